@@ -1,1 +1,1 @@
-"""The only room that knows folders and files."""
+"""Access to folders and files; no other package touches them."""

@@ -1,4 +1,4 @@
-"""Files as they lie: found, read, hashed, written whole, moved, removed; and those of the sources, found and sized."""
+"""Finds, reads, hashes, moves and removes files, writes them atomically, and discovers source files."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.storage.layout import Layout, below, stored_file
 
 Sync = Callable[[Path], None]
-"""Brings a file or folder to the disk; a power cut after it has returned leaves it whole."""
+"""Flushes a file or folder to the disk; once it returns, a power cut does not damage it."""
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk; raises OSError if the disk refuses."""
+    """Flush a file, or the names in a folder, to the disk; raises OSError if the disk refuses."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -36,10 +36,10 @@ def sync(path: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all, and durably.
+    """Write a file atomically and durably: completely or not at all.
 
     Raises:
-        StorageError: the disk is full, or nobody may write there.
+        StorageError: the disk is full, or this user may not write there.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -54,13 +54,13 @@ def write_whole(path: Path, text: str) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise StorageError(
-            f"{path} cannot be written ({error.strerror}); make room there or let this user write, "
-            "and repeat the command: it goes on where this one ended"
+            f"{path} cannot be written ({error.strerror}); free space there or let this user write, "
+            "and repeat the command: it continues where this one stopped"
         ) from error
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its user may read, from its first byte on."""
+    """Write a file that only its user may read, from the first byte on."""
     path.unlink(missing_ok=True)
     path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")
@@ -73,30 +73,30 @@ def sha256_of(path: Path) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder, with all above it; one that is there already is fine."""
+    """Create a folder and its parents; does nothing if it exists."""
     path.mkdir(parents=True, exist_ok=True)
 
 
 def listed(folder: Path) -> Iterator[Path]:
-    """All that is right in a folder, in no order; nothing where there is no folder."""
+    """The direct entries of a folder, in no order; none if there is no folder."""
     return folder.iterdir() if folder.is_dir() else iter(())
 
 
 def fitting(folder: Path, pattern: str) -> Iterator[Path]:
-    """What fits a pattern below a folder, in no order; nothing where there is no folder, or none that may be looked into."""
+    """The paths below a folder that fit a pattern, in no order; none if the folder is missing or unreadable."""
     return folder.glob(pattern)
 
 
 def files_below(folder: Path, home: Path, *, without: str = "", links: bool = False) -> Iterator[StoredFile]:
-    """Every regular file below a folder, its path relative to `home`; no link is followed.
+    """Every regular file below a folder, its path relative to `home`; links are not followed.
 
-    `without` is a name in the folder that is left out, with all below it; with `links`, whatever is no folder is listed.
+    `without` is an entry of the folder that is left out with everything below it; `links` lists everything but folders.
     """
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name == without:
                 continue
-            # Somebody at work may have finished and renamed it.
+            # A running process may have finished and renamed it.
             with suppress(FileNotFoundError):
                 if entry.is_dir(follow_symlinks=False):
                     yield from files_below(Path(entry.path), home, links=links)
@@ -110,14 +110,14 @@ def text_of(path: Path) -> str:
 
 
 def end_of(path: Path, most: int = sys.maxsize) -> bytes:
-    """The last bytes of a file, `most` of them at the most."""
+    """The last bytes of a file, at most `most` of them."""
     with path.open("rb") as file:
         file.seek(-min(most, path.stat().st_size), os.SEEK_END)
         return file.read()
 
 
 def stamp_of(path: Path) -> tuple[int, ...]:
-    """Tells a file from any other that ever lay in its place; empty if there is none."""
+    """Distinguishes a file from any other that was ever at its path; empty if there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -126,7 +126,7 @@ def stamp_of(path: Path) -> tuple[int, ...]:
 
 
 def size_of(path: str | Path) -> int:
-    """The size of a regular file in bytes; -1 where there is none, or a link."""
+    """The size of a regular file in bytes; -1 if it is missing or a link."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -135,11 +135,11 @@ def size_of(path: str | Path) -> int:
 
 
 def altered(root: Path, sizes: Mapping[str, int], mark: bytes) -> frozenset[str]:
-    """The paths at which there is below `root` no regular file of its size that begins and ends with `mark`.
+    """The paths below `root` without a regular file of the given size that begins and ends with `mark`.
 
-    A file behind a link counts as none. No more is read: a disk that lost what it holds can still know its size.
+    A file behind a link counts as missing. Both ends are read because a disk can lose content and keep the size.
     """
-    # As text: to make a Path of each costs more than the look, and there are thousands of files.
+    # Plain strings: with thousands of files, creating Path objects costs more than the checks.
     home = str(root.resolve())
     linked: dict[str, bool] = {"": False}
     return frozenset(
@@ -152,7 +152,7 @@ def altered(root: Path, sizes: Mapping[str, int], mark: bytes) -> frozenset[str]
 
 
 def _is_linked(home: str, path: str, known: dict[str, bool]) -> bool:
-    """Whether a folder on the way to a file is a link; each folder is asked once."""
+    """Whether a folder on the way to a file is a link; each folder is checked once."""
     folder = path.rpartition("/")[0]
     if folder not in known:
         known[folder] = os.path.islink(f"{home}/{folder}") or _is_linked(home, folder, known)  # noqa: PTH114 - see `altered`
@@ -174,9 +174,9 @@ def _has_mark(path: str, size: int, mark: bytes) -> bool:
 
 
 def move_into(aside: Path, paths: Iterable[Path], bring: Sync) -> None:
-    """Move files of one folder into another, in this order and durably; one that is not there is fine.
+    """Move files of one folder into another, in this order and durably; missing files are ignored.
 
-    Where one of the same name is there already, the next gets a number after it.
+    If the name is taken there, the file gets a number after its name.
     """
     touched: set[Path] = set()
     for path in paths:
@@ -202,18 +202,18 @@ def rename(path: Path, name: str) -> None:
 
 
 def remove(files: Iterable[Path], folders: Collection[Path] = ()) -> None:
-    """Remove files in this order, then those of the folders that are empty; what is gone already is fine."""
+    """Remove files in this order, then the folders that are empty; what is already gone is ignored."""
     for file in files:
         file.unlink(missing_ok=True)
     for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
-        # It is not empty, or gone: somebody else's files are none of our business.
+        # It is gone, or has files of others, which stay.
         with suppress(OSError):
             folder.rmdir()
 
 
 @contextmanager
 def read_from(shown: str) -> Iterator[None]:
-    """Turn errors of the file system about a file, `shown` to people, into ours: it may vanish after it was listed.
+    """Turn file system errors about a file, called `shown` in messages, into ours: it may vanish after it was listed.
 
     Raises:
         SourceError: the file is gone, or cannot be read.
@@ -222,8 +222,8 @@ def read_from(shown: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise SourceError(
-            f"{visible(shown)}: it cannot be read, or not any more ({error.strerror or error}); see that its folders may be read "
-            "and it is delivered whole, under another name until then, and launch again"
+            f"{visible(shown)}: it cannot be read, or no longer ({error.strerror or error}); make its folders readable, deliver it "
+            "under a temporary name until it is complete, and launch again"
         ) from error
 
 
@@ -235,8 +235,8 @@ EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 class SourceFile:
     """A file in the sources folder, as one delivery of one delivery day.
 
-    `path` is relative to the sources folder, `file` the same with links followed, `fingerprint` the SHA-256 of its
-    bytes, `size` in bytes, `delivered_at` the time of its last change.
+    `path` is relative to the sources folder, `file` is the same path with links followed, `fingerprint` is the SHA-256 of
+    its bytes, `size` is in bytes, `delivered_at` is the time of its last change.
     """
 
     day: dt.date
@@ -248,21 +248,21 @@ class SourceFile:
 
     @property
     def content(self) -> FileContent:
-        """What was delivered."""
+        """Day, path and fingerprint: identifies what was delivered."""
         return self.day, self.path, self.fingerprint
 
 
 def discover(
     loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt.date], known: Iterable[Delivery] = ()
 ) -> tuple[SourceFile, ...]:
-    """The files that are there for these delivery days, in order of day and path; hidden and temporary ones are not.
+    """The source files of these delivery days, in order of day and path; hidden and temporary files are left out.
 
-    A file that has path, size and time of last change of a `known` delivery is taken for it and not read: for a look that
-    is repeated every minute. Whoever lands files passes none.
+    A file with the path, size and time of last change of a `known` delivery counts as that delivery and is not read. This is
+    for checks that repeat every minute; a landing passes no known deliveries.
 
     Raises:
-        SourceError: a file fits two days, has a name with characters that one cannot see, or vanishes meanwhile; a link leads
-            to nothing; or the file system does not say what is there.
+        SourceError: a file fits two days, has invisible characters in its name, or vanishes meanwhile; a link leads to nothing;
+            or the file system cannot list the files.
         LayoutError: a link leads out of the sources folder.
     """
     found: dict[str, SourceFile] = {}
@@ -279,13 +279,13 @@ def discover(
                 continue
             if not relative.isprintable():
                 raise SourceError(
-                    f"{visible(relative)}: its name is no UTF-8 or holds characters that one cannot see, here written as "
-                    "escapes; deliver it under another name"
+                    f"{visible(relative)}: its name is not UTF-8 or has invisible characters, shown here as escapes; deliver it "
+                    "under another name"
                 )
             if len(several := days_of(loaded.dataset.landing.path, relative)) > 1:
                 raise SourceError(
                     f"{relative}: fits the delivery days {several[0]} and {several[1]}; "
-                    f"make source.path in dataset.yaml ({loaded.dataset.landing.path}) tell them apart"
+                    f"make source.path in dataset.yaml ({loaded.dataset.landing.path}) distinguish them"
                 )
             with read_from(relative):
                 found[relative] = _source_file(day, relative, below(layout.sources, relative), prints)
@@ -293,18 +293,18 @@ def discover(
 
 
 def require_sources(loaded: LoadedDataset, layout: Layout, known: Callable[[], Iterable[Delivery]]) -> None:
-    """Refuse a wrong path of the sources, under which there is never anything to be landed.
+    """Refuse a wrong path of the sources, under which no file can ever be landed.
 
-    `known` gives the deliveries of the dataset; it is asked only where no file fits any day.
+    `known` returns the deliveries of the dataset; it is called only if no file fits any day.
 
     Raises:
-        SourceError: there is no sources folder; or no file in it fits any day, although deliveries are known and nobody takes
-            files away; or the file system does not say what is there.
+        SourceError: there is no sources folder; or no file in it fits any day, although deliveries are known and files are not
+            removed after landing; or the file system cannot list the files.
     """
     if not layout.sources.is_dir():
         raise SourceError(
-            f"{layout.sources}: there is no such folder, so nothing of {loaded.name} can be landed; let BACKFILL_ASSETS_SOURCES "
-            "name the folder that files are delivered to, or create it"
+            f"{layout.sources}: there is no such folder, so nothing of {loaded.name} can be landed; set BACKFILL_ASSETS_SOURCES "
+            "to the folder that files are delivered to, or create it"
         )
     if loaded.dataset.landing.removed_after_landing:
         return
@@ -316,23 +316,23 @@ def require_sources(loaded: LoadedDataset, layout: Layout, known: Callable[[], I
     if delivery := next(iter(known()), None):
         raise SourceError(
             f"{layout.sources}: no file fits {pattern} on any day, although {loaded.name} was landed before, such as from "
-            f"{delivery.path}; correct BACKFILL_ASSETS_SOURCES, or source.path in dataset.yaml. If files are taken away "
-            "once they have landed, set source.removed_after_landing: true there"
+            f"{delivery.path}; correct BACKFILL_ASSETS_SOURCES, or source.path in dataset.yaml. If files are removed "
+            "after they have landed, set source.removed_after_landing: true there"
         )
 
 
 def gone_from_sources(layout: Layout, deliveries: Iterable[Delivery]) -> frozenset[Place]:
-    """The places of deliveries at whose path there is no file any more, or none that can be looked at."""
+    """The places of deliveries whose file is gone from the sources, or cannot be checked."""
     return frozenset(place_of(d) for d in deliveries if not os.path.isfile(layout.sources / d.path))  # noqa: PTH113 - raises nothing
 
 
 def delivered_sizes(loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt.date]) -> Mapping[dt.date, int]:
-    """Bytes of the files that are there for each of these delivery days; days without any lack.
+    """Total bytes of the source files by delivery day; days without files are left out.
 
-    Looks through the sources once, whatever the number of days, and opens no file.
+    Lists the sources once, whatever the number of days, and opens no file.
 
     Raises:
-        SourceError: a file vanishes meanwhile, or the file system does not say what is there.
+        SourceError: a file vanishes meanwhile, or the file system cannot list the files.
     """
     pattern, days = loaded.dataset.landing.path, frozenset(delivery_days)
     sizes: dict[dt.date, int] = {}
@@ -353,10 +353,10 @@ def _is_temporary(relative: str) -> bool:
 
 
 def _is_file(path: Path, relative: str) -> bool:
-    """Whether there is a file, and no folder, socket or device.
+    """Whether there is a file, and not a folder, socket or device.
 
     Raises:
-        SourceError: it cannot be looked at, or is a link to nothing; the file may be on a volume that is not mounted.
+        SourceError: it cannot be checked, or is a link to nothing; the file may be on a volume that is not mounted.
     """
     with read_from(relative):
         if path.is_file():
@@ -366,10 +366,10 @@ def _is_file(path: Path, relative: str) -> bool:
 
 
 def _require_links(layout: Layout, pattern: str) -> None:
-    """Refuse links to nothing among the folders and names that a pattern spells out: glob passes over them.
+    """Refuse links to nothing among the folders and names that a pattern spells out: glob skips them.
 
     Raises:
-        SourceError: there is such a link, or one of them cannot be looked at.
+        SourceError: there is such a link, or a path cannot be checked.
     """
     for relative in spelled_out(pattern):
         _require_target(layout.sources / relative, relative)
@@ -380,7 +380,7 @@ def _require_target(path: Path, relative: str) -> None:
         to_nothing = path.is_symlink() and not path.exists()
     if to_nothing:
         raise SourceError(
-            f"{visible(relative)}: it is a link, and what it leads to is not there; put that back, such as by mounting its volume, "
+            f"{visible(relative)}: it is a link whose target is missing; put the target back, such as by mounting its volume, "
             "or remove the link"
         )
 

@@ -1,8 +1,8 @@
-"""Where tables, sources, shadows and reports lie, and which places can keep a warehouse.
+"""Where tables, sources, shadows and reports are stored, and which places can hold a warehouse.
 
-Delta needs of its storage that of two writers only one can create a file of a given name ("mutual exclusion"), see
-https://docs.delta.io/delta-storage. A folder of a local or network file system does that; an object store does it only by
-settings which all writers share. Here are two kinds of writers: Spark writes raw, staging and shadows, delta-rs releases.
+Delta requires that only one of two writers can create a file of a given name ("mutual exclusion"), see
+https://docs.delta.io/delta-storage. Folders of local and network file systems guarantee that; an object store does only with
+settings that all writers share. There are two kinds of writers here: Spark writes raw, staging and shadows, delta-rs releases.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from backfill_assets.core.text import checked_name
 from backfill_assets.dataset.consistency import DATA_RELEASES
 
 SET_ASIDE = "_set_aside"
-"""Folder of the warehouse into which damaged commits go."""
+"""Folder of the warehouse for damaged commits."""
 _SHOWN = 200
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The folders of a warehouse; every path that it hands out is resolved and lies below its root."""
+    """The folders of a warehouse; every path that it returns is resolved and below its root."""
 
     warehouse: Path
     sources: Path
@@ -42,7 +42,7 @@ class Layout:
         return self._table(Layer.raw, dataset)
 
     def staging_path(self, dataset: str, shape: str = "") -> Path:
-        """Folder of the staging tables, or of the one that holds columns of a `shape`; raises like `raw_path`."""
+        """Folder of the staging tables, or of the one whose columns have this `shape`; raises like `raw_path`."""
         home = self._table(Layer.staging, dataset)
         return below(home, shape) if shape else home
 
@@ -51,7 +51,7 @@ class Layout:
         return self._table(Layer.published, dataset)
 
     def shadow_path(self, dataset: str, folder: str) -> Path:
-        """Folder of a shadow, inside the published table's; raises like `raw_path`."""
+        """Folder of a shadow, inside the folder of the published table; raises like `raw_path`."""
         return below(self.published_path(dataset), folder)
 
     def data_releases_path(self) -> Path:
@@ -63,7 +63,7 @@ class Layout:
         return below(self.warehouse, place)
 
     def tables(self, log: str) -> Iterator[tuple[str, str, str, Path]]:
-        """Place, layer, dataset and folder of every table, in order: what has a folder called `log`."""
+        """Place, layer, dataset and folder of every table in order; a table is a folder with a subfolder called `log`."""
         for layer, depth in ((DATA_RELEASES, "."), (Layer.published, "*"), (Layer.raw, "*"), (Layer.staging, "*/*")):
             for found in sorted((self.warehouse / layer).glob(f"{depth}/{log}")):
                 place = found.parent.relative_to(self.warehouse)
@@ -74,11 +74,11 @@ class Layout:
         return below(self.warehouse, f"{SET_ASIDE}/{place}")
 
     def preview_note(self, dataset: str) -> Path:
-        """File that says which unit the preview of a dataset shows; raises like `raw_path`."""
+        """File that names the unit that the preview of a dataset shows; raises like `raw_path`."""
         return self._table("_previews", dataset)
 
     def preview_notes(self) -> tuple[Path, ...]:
-        """The notes of all previews; each has the name of its dataset."""
+        """The notes of all previews; each file is named like its dataset."""
         return tuple(sorted((self.warehouse / "_previews").glob("[!.]*")))
 
     def source_file(self, relative: str) -> Path:
@@ -94,7 +94,7 @@ class Layout:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file, and no folder."""
+    """Whether there is a file, and not a folder."""
     return path.is_file()
 
 
@@ -104,10 +104,10 @@ def is_folder(path: Path) -> bool:
 
 
 def below(root: Path, relative: str) -> Path:
-    """Resolve a path that must lie below `root`, links followed.
+    """Resolve a path that must be below `root`, links followed.
 
     Raises:
-        LayoutError: it is empty, absolute, goes round in a circle of links, or leads out of `root`.
+        LayoutError: it is empty, absolute, a loop of links, or leads out of `root`.
     """
     home = root.resolve()
     try:
@@ -124,40 +124,40 @@ def below(root: Path, relative: str) -> Path:
 
 
 def stored_file(path: Path, home: Path) -> StoredFile:
-    """A file as it lies, its path relative to `home`; raises FileNotFoundError if it is gone."""
+    """A file with its time and size, its path relative to `home`; raises FileNotFoundError if it is gone."""
     status = path.lstat()
     at = dt.datetime.fromtimestamp(status.st_mtime, dt.UTC)
     return StoredFile(path.relative_to(home).as_posix(), at, status.st_size)
 
 
 UNFINISHED: Final = ".part"
-"""How the name of a page ends until it is whole."""
+"""Suffix of the name of a page until it is complete."""
 JSON: Final = "review.json"
 
 
 @dataclass(frozen=True)
 class ReportFolder:
-    """The folder of reports, which need not exist."""
+    """The folder of reports; it may not exist."""
 
     folder: Path
 
     def units(self) -> tuple[str, ...]:
-        """The units of which a report lies there."""
+        """The units that have a report."""
         return tuple(sorted(file.parent.name for file in self.folder.glob(f"*/{JSON}")))
 
     def unfinished(self) -> tuple[StoredFile, ...]:
-        """Files that a write has left unfinished, their paths relative to the folder."""
+        """Files that an interrupted write left behind, their paths relative to the folder."""
         found = []
         for path in sorted((*self.folder.glob(f"*{UNFINISHED}"), *self.folder.glob(f"*/*{UNFINISHED}"))):
-            with suppress(FileNotFoundError):  # somebody at work has finished it
+            with suppress(FileNotFoundError):  # its writer has finished it
                 found.append(stored_file(path, self.folder))
         return tuple(found)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove unfinished files; one that is gone already is fine.
+        """Remove unfinished files; files that are already gone are ignored.
 
         Raises:
-            PreconditionError: a path is no unfinished page; nothing has been removed then.
+            PreconditionError: a path is no unfinished page; nothing is removed then.
         """
         targets = list(paths)
         for path in targets:
@@ -168,30 +168,30 @@ class ReportFolder:
 
 
 _S3: Final = (
-    "of two writers on S3 one overwrites the other's commit, unless all go through one log store: Spark's is a table in "
-    "DynamoDB, delta-rs' are conditional puts, and there is none that both use"
+    "two writers on S3 overwrite each other's commits unless all use one log store: Spark's is a table in DynamoDB, "
+    "delta-rs uses conditional puts, and none works with both"
 )
 _RENAME: Final = (
-    "Spark and delta-rs commit there each in its own way, and manifests, locks and seals of releases need the hard links "
-    "and atomic renames of a folder"
+    "Spark and delta-rs commit there in different ways, and manifests, locks and seals of releases need the hard links "
+    "and atomic renames of a file system"
 )
 _OBJECT_STORES: Final = {
     **dict.fromkeys(("s3", "s3a", "s3n"), _S3),
     **dict.fromkeys(("gs", "gcs", "abfs", "abfss", "az", "azure", "adl", "wasb", "wasbs", "oss", "r2"), _RENAME),
 }
 _REMEDY: Final = (
-    "Give a folder on a local disk or on NFS, and copy released tables from there; docs/storage.md has the sources"
+    "Use a folder on a local disk or on NFS, and copy released tables from there; docs/storage.md has the sources"
 )
 
 OBJECT_STORE_MOUNTS: Final = (
     "blobfuse", "blobfuse2", "gcsfuse", "geesefs", "goofys", "mount-s3", "mountpoint-s3", "rclone", "s3fs",
 )  # fmt: skip
-"""Programs that show an object store as a folder, by the names that they have in the list of mounts."""
+"""Programs that mount an object store as a folder, by their names in the list of mounts."""
 
 
 @dataclass(frozen=True)
 class Mount:
-    """One mounted file system: where, what for, and of which type, such as `fuse.s3fs`."""
+    """One mounted file system: mount point, device, and type such as `fuse.s3fs`."""
 
     point: PurePath
     device: str
@@ -199,16 +199,16 @@ class Mount:
 
 
 def refused_url(url: str) -> str:
-    """Why a warehouse cannot lie at a URL and what to do, or nothing if it is not a URL of an object store."""
+    """Why a URL cannot hold a warehouse and what to do; empty if it is not a URL of an object store."""
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     reason = _OBJECT_STORES.get(scheme)
     return f"it is an object store, and commits would be lost: {reason}. {_REMEDY}" if reason else ""
 
 
 def refused_mount(folder: PurePath, mounts: Iterable[Mount]) -> str:
-    """Why a warehouse cannot lie in a folder and what to do, or nothing; `folder` is absolute, links followed."""
+    """Why a folder cannot hold a warehouse and what to do, or nothing; `folder` is absolute, links followed."""
     above = [mount for mount in mounts if folder.is_relative_to(mount.point)]
-    # Of two that were mounted at one point, the later hides the earlier.
+    # Of two file systems mounted at one point, the later hides the earlier.
     nearest = max(reversed(above), key=lambda mount: len(mount.point.parts), default=None)
     if nearest is None:
         return ""
@@ -218,5 +218,5 @@ def refused_mount(folder: PurePath, mounts: Iterable[Mount]) -> str:
         return ""
     return (
         f"{nearest.point} shows an object store as a folder ({program}), and commits would be lost: its renames are copies, "
-        f"so that of two writers one overwrites the other's commit. {_REMEDY}"
+        f"so one of two writers overwrites the other's commit. {_REMEDY}"
     )

@@ -127,7 +127,7 @@ def test_a_warehouse_on_an_object_store_that_is_mounted_as_a_folder_is_refused(
     with pytest.raises(SettingsError, match=r"^BACKFILL_ASSETS_WAREHOUSE: '.*' cannot be used; ") as refused:
         Settings.from_env({f"BACKFILL_ASSETS_{variable}": str(tmp_path / "lake")})
     assert f"{tmp_path} shows an object store as a folder (s3fs), and commits would be lost" in str(refused.value)
-    assert "Give a folder on a local disk or on NFS" in str(refused.value)
+    assert "Use a folder on a local disk or on NFS" in str(refused.value)
 
 
 def test_a_warehouse_behind_a_link_to_such_a_mount_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

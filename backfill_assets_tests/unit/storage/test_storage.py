@@ -16,7 +16,7 @@ LAKE = PurePosixPath("/mnt/lake")
 def test_an_object_store_is_refused_with_reason_and_remedy(scheme: str) -> None:
     observed = refused_url(f"{scheme}://bucket/lake")
     assert "commits would be lost" in observed
-    assert "Give a folder" in observed
+    assert "Use a folder" in observed
     assert "docs/storage.md" in observed
 
 
@@ -35,7 +35,7 @@ def test_an_object_store_that_is_mounted_as_a_folder_is_refused(program: str) ->
     for mount in (Mount(LAKE, "bucket", f"fuse.{program}"), Mount(LAKE, program, "fuse")):
         observed = refused_mount(LAKE / "warehouse", [ROOT, mount])
         assert observed.startswith(f"/mnt/lake shows an object store as a folder ({program})")
-        assert "Give a folder" in observed
+        assert "Use a folder" in observed
 
 
 def test_a_folder_beside_such_a_mount_or_below_another_one_in_it_is_fine() -> None:

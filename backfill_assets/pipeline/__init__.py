@@ -1,1 +1,1 @@
-"""One module per arrow of the pipeline, from source files to verdicts. Needs Spark."""
+"""The pipeline from source files to verdicts, one module per step. Needs Spark."""

@@ -1,4 +1,4 @@
-"""A batch of days through all arrows: land, stage, build the shadow, measure, judge."""
+"""Takes a batch of days through all steps: land, stage, build the shadow, measure, judge."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ _TRIES: Final = 3
 
 @dataclass(frozen=True)
 class Pipeline(Landing):
-    """Everything that happens to a batch of days before its release; each step is idempotent."""
+    """All steps of a batch of days before its release; each step is idempotent."""
 
     basis: CurrentBasis
 
     @property
     def sources(self) -> UpstreamPlaces:
-        """Where upstream days are read from."""
+        """The places that upstream days are read from."""
         return UpstreamPlaces(self.warehouse)
 
     def stage(self, spark: SparkSession, name: str, days: Days) -> Mapping[dt.date, int]:
-        """Stage the days whose deliveries, references or code moved since they were staged; rows written per staged day.
+        """Stage the days whose deliveries, references or code changed since they were staged; returns rows per staged day.
 
         Raises:
             ModelError: the staging model fails or returns other columns than it must.
-            SourceError: raw has fewer rows than were landed, lacks what counts now, or has what the ledger does not know.
+            SourceError: raw has fewer rows than were landed, has lost what counts now, or has what the ledger does not know.
         """
         if not days:
             return {}
-        # Also where nothing is to be staged: what was landed and not staged moves nothing that this ledger knows.
+        # Checked even if nothing is stale: deliveries that this ledger does not know make no day stale.
         self.require_known(name, days)
         stale = self.days_to_stage(name, days)
         if not stale:
@@ -74,7 +74,7 @@ class Pipeline(Landing):
         return {day: found.rows for day, found in counts.items()}
 
     def days_to_stage(self, name: str, days: Days) -> Days:
-        """The days that are not staged as their deliveries, references and code are now, or whose files are others by now."""
+        """The days that are not staged from their current deliveries, references and code, or whose files were replaced."""
         if not days:
             return ()
         loaded = self.datasets[name]
@@ -86,15 +86,15 @@ class Pipeline(Landing):
 
     @property
     def readiness(self) -> Readiness:
-        """What days are missing before their release; the same answer that the release itself asks for."""
+        """Tells what days still need before their release; the release itself uses the same answer."""
         return Readiness(self.warehouse, self.basis.fingerprints, self.basis)
 
     def days_to_build(self, unit: Unit, name: str, days: Days) -> Days:
-        """The days that cannot be released as they are; all others need no work, whatever launched it."""
+        """The days that cannot be released as they are; all other days need no work."""
         return tuple(sorted({blocker.day for blocker in self.readiness.blockers(unit, name, days)}))
 
     def stands(self, unit: Unit, name: str, days: Days) -> bool:
-        """Whether readers see what a unit has released of these days, and building them now would bring nothing else.
+        """Whether readers see what a unit has released of these days, and a new build would change nothing.
 
         Raises:
             SourceError: a file fits two days, or is a link to nothing.
@@ -105,12 +105,12 @@ class Pipeline(Landing):
         return self.readiness.stands(unit, name, days)
 
     def build(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> None:
-        """Build the shadow of an attempt's days and note what it rests on, as evidence that still lacks verdicts.
+        """Build the shadow of an attempt's days and store its basis as evidence without verdicts.
 
         Raises:
             ModelError: the fact model fails or returns other columns than declared.
-            EvidenceError: an upstream that the unit holds has not passed its checks, or others stage the same days, or write
-                those of an upstream, again and again.
+            EvidenceError: an upstream that the unit holds has not passed its checks, or other launches keep staging the same
+                days or writing days of an upstream.
             SourceError: upstream days were built without a column that is declared now.
             LeaseLostError: another attempt has taken these days over.
         """
@@ -119,24 +119,24 @@ class Pipeline(Landing):
         read = loaded.dataset.with_lookback(days) if loaded.staging is not None else ()
         otherwise = self.read_otherwise(name, loaded.dataset.fact_delivery_days(days))
         if otherwise or (loaded.dataset.lookback_days and self.days_to_land(name, days)):
-            # A launch of the shadow alone: what the days look back at must not be short of files, nor differ from batch to batch.
+            # A launch of the shadow alone: the days looked back at must have all their files, and be the same in every batch.
             self.land_what_is_there(spark, name, days)
         for _ in range(_TRIES):
             wanted = self.basis.staged_inputs(name, read)
             versions = {above: self.tables[above].version() for above in loaded.dataset.upstream}
-            # Read before staging: whatever moves meanwhile leaves evidence that is stale, never one too fresh.
+            # Read before staging: a change meanwhile leaves stale evidence, never evidence that is too fresh.
             inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, unit)
-            # After the digest of the inputs: what lands between the two makes the evidence stale.
+            # Read after the digest of the inputs: what lands in between makes the evidence stale.
             deliveries = self.basis.deliveries(name, days)
             self.stage(spark, name, read)
             staged = self._staged_by_this_code(name, read)
             frames = self._frames(spark, unit, attempt)
-            # After the digest of the upstream: where a rollback brings other files between the two, the evidence is stale.
+            # Checked after the digest of the upstream: a rollback to other files in between makes the evidence stale.
             require_declared_columns(self.layout, frames.upstreams)
             build_shadow(frames, Audit(self.clock.now(), unit.id, loaded.code_version))
-            # File names never repeat: the same files before and after mean that nobody has replaced them in between.
+            # File names never repeat: the same files before and after were not replaced in between.
             good = staged.keys() == set(read) and self._staged_by_this_code(name, read, wanted) == staged
-            # What comes and is rolled back before the release is stale to nobody, and may have been read.
+            # A release that is rolled back meanwhile makes nothing stale, but its rows may have been read.
             moved = self._upstream_written(name, days, versions) or self.basis.upstream(name, days, unit) != upstream
             if good and not moved:
                 break
@@ -152,7 +152,7 @@ class Pipeline(Landing):
     def _unjudged(
         self, attempt: Attempt, bases: Mapping[dt.date, Basis], deliveries: Mapping[dt.date, tuple[str, ...]]
     ) -> list[DayEvidence]:
-        """The evidence of what an attempt has built: where it lies and what it rests on, and no verdict yet."""
+        """The evidence of an attempt's shadow: its files and its basis, without verdicts."""
         files = self.tables[attempt.dataset].shadow_files(attempt.folder, attempt.days)
         at = self.clock.now()
         return [
@@ -169,7 +169,7 @@ class Pipeline(Landing):
         return Frames(spark, self.datasets[name], self.layout, attempt.folder, days, upstreams)
 
     def _upstream_written(self, name: str, days: Days, versions: Mapping[str, int]) -> bool:
-        """Whether upstream days behind these had other files in any version of their table since the given ones."""
+        """Whether upstream days of these days had other files in any table version since the given `versions`."""
         for above, before in versions.items():
             table, read = self.tables[above], self.datasets[name].dataset.upstream_days(above, days)
             if (newest := table.version()) == before:
@@ -182,9 +182,9 @@ class Pipeline(Landing):
     def _staged_by_this_code(
         self, name: str, days: Days, inputs: Mapping[dt.date, str] | None = None
     ) -> Mapping[dt.date, str]:
-        """By day the digest of its staged files; days lack that are not there as this code has staged them last.
+        """Digest of the staged files by day; days that are not as this code last staged them are left out.
 
-        Nor are those that were staged from other `inputs`: a delivery may have been taken out and back in between.
+        Days staged from other `inputs` are left out as well: a delivery may have been withdrawn and restored in between.
         """
         loaded, staged = self.datasets[name], self.ledger.staged(name, days)
         held = held_in_staging(loaded, self.layout, staged.values())
@@ -196,14 +196,14 @@ class Pipeline(Landing):
         }
 
     def validate(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> tuple[DayEvidence, ...]:
-        """Measure, compare and judge an attempt's days, and store evidence and comparisons; passing or not.
+        """Measure, compare and judge an attempt's days, and store evidence and comparisons, whether checks pass or not.
 
-        Measuring is one pass per side, comparing one join of the days that changed, and one more pass over the days around them
-        where they are at an edge of the unit or a month begins.
+        Measuring takes one pass per side, comparing takes one join of the changed days. At an edge of the unit, or where a month
+        begins, one more pass reads the days around them.
 
         Raises:
             UnitError: the attempt has no shadow yet.
-            EvidenceError: other code has staged the days meanwhile.
+            EvidenceError: the days were staged again, or by other code, meanwhile.
             LeaseLostError: another attempt has taken these days over.
         """
         name, days = attempt.dataset, attempt.days
@@ -211,7 +211,7 @@ class Pipeline(Landing):
         pending = self._pending(unit, attempt)
         own = days if loaded.staging is not None else ()
         staged = self._staged_by_this_code(name, own)
-        # The layout is read before the figures: a write in between leaves evidence that is stale, never one too fresh.
+        # The layout is read before the figures: a write in between leaves stale evidence, never evidence that is too fresh.
         active = self.tables[name].active({near for day in days for near in week_around(day)})
         frames = self._frames(spark, unit, attempt)
         sides = measure(frames)
@@ -257,7 +257,7 @@ class Pipeline(Landing):
         return {day: replace(one, absent=absent[day]) for day, one in measured.items()}
 
     def _alone(self, frames: Frames, unit: Unit, attempt: Attempt, sides: Mapping[dt.date, Sides]) -> tuple[Alone, ...]:
-        """Days of an attempt, built alone as well; see `same_alone`."""
+        """Some days of an attempt, also built alone for the check `same_alone`."""
         chosen = days_to_build_alone(frames.dataset, attempt.days, f"{unit.id} {attempt.number}")
         return built_alone(frames, {day: self.sources.of(unit, attempt.dataset, (day,)) for day in chosen}, sides)
 

@@ -1,4 +1,4 @@
-"""Staging and upstreams → shadow: the new version of some days, built where no reader looks."""
+"""Staging and upstreams → shadow: builds the new version of some days where no reader sees it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from backfill_assets.pipeline.tables import (
 
 @dataclass(frozen=True)
 class Audit:
-    """What every row of a shadow says of its making; the time is aware."""
+    """The audit columns of every row of a shadow; the time is aware."""
 
     recalculated_at: dt.datetime
     unit: str
@@ -48,14 +48,14 @@ def build_shadow(frames: Frames, audit: Audit) -> None:
     Raises:
         ModelError: the fact model fails, returns other columns than declared, or rows of days that it was not asked for.
         SourceError: nothing is staged, or a reference does not fit what `dataset.yaml` declares.
-        StorageError: the disk is full; the folder is what it was.
+        StorageError: the disk is full; the folder is unchanged.
     """
     if frames.days:
         compute_shadow(frames, frames.model_tables(frames.days, frames.upstream), audit)
 
 
 def compute_shadow(frames: Frames, tables: Mapping[str, DataFrame], audit: Audit) -> None:
-    """The same as `build_shadow` from given tables: staged rows (`staging`), upstream facts and references, by name.
+    """Like `build_shadow`, from given tables by name: staged rows (`staging`), upstream facts and references.
 
     Raises:
         ModelError: the fact model fails, returns other columns than declared, or rows of days that it was not asked for.
@@ -70,9 +70,9 @@ def compute_shadow(frames: Frames, tables: Mapping[str, DataFrame], audit: Audit
 def built_alone(
     frames: Frames, days: Mapping[dt.date, Collection[UpstreamDays]], sides: Mapping[dt.date, Sides]
 ) -> tuple[Alone, ...]:
-    """How these days of a shadow come out alone; `days` says which upstream days a batch of one day would read.
+    """Build each of these days of a shadow alone and compare; `days` gives the upstream days that each reads then.
 
-    One pass; where a fingerprint differs, a join that knows what floats and the columns' tolerances allow. Nothing is written.
+    One pass; if a fingerprint differs, a join that allows for floats and the columns' tolerances. Nothing is written.
 
     Raises:
         ModelError: the fact model fails.
@@ -89,20 +89,20 @@ def built_alone(
 
 
 def _day_alone(frames: Frames, day: dt.date, upstreams: Collection[UpstreamDays]) -> DataFrame:
-    """The rows that `build_shadow` would write of a day if it were asked for that day alone."""
+    """The rows of a day that `build_shadow` would write if it built only that day."""
     tables = frames.model_tables((day,), upstream_tables(frames.spark, frames.layout, upstreams))
     return _rows(frames, (day,), tables).select(*frames.dataset.columns)
 
 
 def _differing(frames: Frames, days: Collection[dt.date], alone: DataFrame) -> Mapping[dt.date, int]:
     pair = Pair(frames.dataset, frames.shadow(days).select(*frames.dataset.columns), alone)
-    # Numbered: of a key that occurs twice each row is compared with one.
+    # Numbered: if a key occurs twice, each row is compared with one row.
     tallies = tallies_of(differing(pair.old, pair.new, pair.shape, numbered=True), pair)
     return {day: counts_of(tally, 0).differing for day, tally in tallies.items()}
 
 
 def _rows(frames: Frames, days: tuple[dt.date, ...], tables: Mapping[str, DataFrame]) -> DataFrame:
-    """What the fact model returns, without the days that were only looked back at."""
+    """The rows of the fact model, without the days that were only looked back at."""
     dataset = frames.dataset
     fact = run_model(frames.spark, frames.loaded.fact, tables)
     _check_columns(frames.loaded, fact.schema)
@@ -118,7 +118,7 @@ def _audited(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.date], 
         F.coalesce(F.col(partition).cast("string"), F.lit("null")),
         F.lit(f", but was asked for {format_days(days)}; a fact row must keep the day of its staged rows"),
     )
-    # As a value, not as a condition: Spark evaluates it for each row that is written, wherever it moves conditions to.
+    # A value, not a condition: Spark evaluates it for each written row, wherever it moves conditions.
     own_day = F.when(in_days(partition, days), F.col(partition)).otherwise(F.raise_error(stranger).cast("date"))
     added = {
         "recalculated_at": F.lit(audit.recalculated_at).cast("timestamp"),
@@ -132,7 +132,7 @@ def _audited(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.date], 
 def _check_columns(loaded: LoadedDataset, schema: T.StructType) -> None:
     found = {field.name: declared_type(field.dataType) for field in schema.fields}
     declared = {name: column.type for name, column in loaded.dataset.columns.items()}
-    problems = [f"lacks {name} ({kind})" for name, kind in declared.items() if name not in found]
+    problems = [f"does not return {name} ({kind})" for name, kind in declared.items() if name not in found]
     problems += [
         f"returns {name} ({kind}), which is not declared" for name, kind in found.items() if name not in declared
     ]

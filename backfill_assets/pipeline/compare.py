@@ -1,4 +1,4 @@
-"""Two frames in, the rows that differ out, and how far their values moved."""
+"""Compares two frames: which rows differ, and how far their values moved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from backfill_assets.pipeline.tables import in_days, is_numeric
 STATUS: Final = "_status"
 """What happened to a row: `ADDED`, `REMOVED` or `CHANGED`."""
 COLUMNS: Final = "_columns"
-"""The compared columns in which a changed row differs; empty for rows that only one side has."""
+"""The compared columns in which a changed row differs; empty for rows that are on one side only."""
 ADDED: Final = "added"
 REMOVED: Final = "removed"
 CHANGED: Final = "changed"
@@ -34,10 +34,10 @@ _FLOAT_STEP: Final = 2.0**-23
 
 @dataclass(frozen=True)
 class Shape:
-    """What is compared, matched by what: the day column, which is part of the key, the key, and the other columns.
+    """What is compared and how rows are matched: the day column (part of the key), the key, and the other columns.
 
-    `columns` gives the absolute difference up to which two numbers count as equal; 0 is exact, and so is every column that
-    holds no numbers. Floats may differ by `rounding_of` as well, unless they are compared `to_the_bit`.
+    `columns` gives for each compared column the absolute difference up to which two numbers count as equal; 0 is exact.
+    Columns without numbers are always exact. Floats may also differ by `rounding_of`, unless compared `to_the_bit`.
     """
 
     partition: str
@@ -67,26 +67,26 @@ def is_float(kind: T.DataType) -> bool:
 
 
 def rounding_of(kind: T.DataType) -> float:
-    """The share of its value by which a number of a type may be off without anybody having changed it.
+    """The relative difference by which a number of a type may be off by rounding alone.
 
-    `ROUNDING`, for sums of doubles depend on the order; of a `float`, which has fewer digits, that of its last bit.
+    `ROUNDING` for doubles, whose sums depend on the order; one step of the last bit for `float`, which has fewer digits.
     """
     return _FLOAT_STEP if isinstance(kind, T.FloatType) else float(ROUNDING)
 
 
 def differing(old: DataFrame, new: DataFrame, shape: Shape, *, numbered: bool = False) -> DataFrame:
-    """The rows in which two frames differ: day and key, `STATUS`, `COLUMNS`, and of each compared column both values.
+    """The rows that differ between two frames: day and key, `STATUS`, `COLUMNS`, and both values of each compared column.
 
-    Rows are matched by day and key, nulls included; values differ as in SQL's `IS DISTINCT FROM`, but for what the shape
-    lets pass; NaN equals NaN and -0.0 equals 0.0. Where a key occurs several times each row meets each of its namesakes,
-    unless the rows of a key are `numbered` in the order of their values, which matches each row at most once and costs a
-    sort. Both frames must have all columns of the shape, with equal types.
+    Rows are matched by day and key, nulls included. Values differ as in SQL's `IS DISTINCT FROM`, apart from what the shape
+    tolerates; NaN equals NaN and -0.0 equals 0.0. If a key occurs several times, each row is matched with each row of that
+    key; `numbered` numbers the rows of a key in the order of their values instead, which matches each row at most once and
+    costs a sort. Both frames must have all columns of the shape, with equal types.
     """
     return matched(old, new, shape, numbered=numbered).where(F.col(STATUS).isNotNull())
 
 
 def matched(old: DataFrame, new: DataFrame, shape: Shape, *, numbered: bool = False) -> DataFrame:
-    """The rows of `differing`, and those that are equal, whose `STATUS` is null."""
+    """The rows of `differing` and the equal rows, whose `STATUS` is null."""
     left, right = (_side(frame, shape, side, numbered=numbered) for frame, side in ((old, "old"), (new, "new")))
     match = [*shape.match, _NUMBER] if numbered else list(shape.match)
     condition = reduce(Column.__and__, (F.col(old_column(name)).eqNullSafe(F.col(new_column(name))) for name in match))
@@ -103,7 +103,7 @@ def matched(old: DataFrame, new: DataFrame, shape: Shape, *, numbered: bool = Fa
     )
     nothing = F.array().cast("array<string>")
     return left.join(right, condition, "full_outer").select(
-        # A row of one side alone has its key there alone; of the other side all is null.
+        # A row on one side only has its key there; all columns of the other side are null.
         *(F.when(was.isNull(), F.col(new_column(n))).otherwise(F.col(old_column(n))).alias(n) for n in shape.match),
         status.alias(STATUS),
         F.when(status == CHANGED, changed).otherwise(nothing).alias(COLUMNS),
@@ -126,12 +126,12 @@ def _differs(name: str, kind: T.DataType, shape: Shape) -> Column:
     distinct = ~old.eqNullSafe(new)
     if not isinstance(kind, T.NumericType) or not (tolerance or is_float(kind)):
         return distinct
-    # In numbers that cannot overflow.
+    # Computed in types that cannot overflow.
     if is_float(kind):
         old, new = old.cast("double"), new.cast("double")
         larger = F.greatest(F.abs(old), F.abs(new))
         slack = F.lit(float(tolerance)) + larger * F.lit(0.0 if shape.to_the_bit else rounding_of(kind))
-        # To Spark, NaN is above infinity: neither is near to anything else.
+        # In Spark, NaN is above infinity: neither is near anything else.
         near = (larger < F.lit(float("inf"))) & (F.abs(old - new) <= slack)
     else:
         whole = kind if isinstance(kind, T.DecimalType) else T.DecimalType(20, 0)
@@ -140,18 +140,18 @@ def _differs(name: str, kind: T.DataType, shape: Shape) -> Column:
 
 
 Bands = Mapping[str, Mapping[Change, Sequence[dt.date]]]
-"""By column the promises about each row, with the days on which they hold."""
+"""The promises about each row by column, with the days on which they apply."""
 
 _LESS_THAN_ONE: Final = Decimal("0.999999")
 _STEP_OF_A_DOUBLE: Final = 1e-15
-"""Relative; exact numbers are compared as doubles as well."""
+"""Relative; exact numbers are also compared as doubles."""
 _CHANGED_IN: Final = "changed:"
 _BEYOND: Final = "beyond:"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Both sides of some days: what is published, and what would replace it."""
+    """Both sides of some days: the published rows (`old`) and the rows that would replace them (`new`)."""
 
     dataset: Dataset
     old: DataFrame
@@ -159,13 +159,13 @@ class Pair:
 
     @cached_property
     def types(self) -> Mapping[str, T.DataType]:
-        """The declared columns that both sides have with one type; what was added or retyped has nothing to compare."""
+        """The declared columns that both sides have with the same type; added and retyped columns are not compared."""
         old, new = ({field.name: field.dataType for field in f.schema.fields} for f in (self.old, self.new))
         return {name: old[name] for name in self.dataset.columns if name in old and old[name] == new[name]}
 
     @cached_property
     def shape(self) -> Shape:
-        """What is compared, matched by what."""
+        """What is compared and how rows are matched."""
         columns = self.dataset.columns
         compared = {name: columns[name].tolerance for name in self.dataset.compared if name in self.types}
         return Shape(self.dataset.partition_column, self.dataset.key, compared)
@@ -182,7 +182,7 @@ class Pair:
         return tuple(name for name in summed if name in self.types and is_numeric(self.types[name]))
 
     def number(self, name: str, *, old: bool) -> Column:
-        """A column's number in a differing row on one side; null where there is no row, no value or no finite one."""
+        """A column's number in a differing row on one side; null without a row, a value or a finite value."""
         kind = self.types[name]
         if name in self.shape.columns:
             raw = F.col(old_column(name) if old else new_column(name))
@@ -191,17 +191,17 @@ class Pair:
         number = summable(raw, kind)
         if not is_float(kind):
             return number
-        # To Spark, NaN is above infinity.
+        # In Spark, NaN is above infinity.
         return F.when(F.abs(number) < F.lit(float("inf")), number)
 
     def delta(self, name: str) -> Column:
-        """New less old of a differing row; what is not there counts as nothing."""
+        """New minus old value of a differing row; a missing value counts as 0."""
         old, new = (F.coalesce(self.number(name, old=side), F.lit(0)) for side in (True, False))
         return F.try_subtract(new, old)
 
     def outside(self, name: str, bands: Bands) -> Column:
-        """Whether a changed row breaks the promise about a column, null on days without one; see `is_outside`."""
-        # One flat CASE: hundreds of them within each other are more than Spark's client can send.
+        """Whether a changed row breaks the promise about a column; null on days without a promise. See `is_outside`."""
+        # One flat CASE: Spark's client cannot send hundreds of nested ones.
         found = F.when(F.lit(False), F.lit(False))
         for change, days in bands.get(name, {}).items():
             outside = is_outside(name, change, self.types[name], self.shape.columns[name])
@@ -210,14 +210,14 @@ class Pair:
 
 
 def differs_in(name: str) -> Column:
-    """Whether a differing row is on both sides, with other values in a column."""
+    """Whether a row is on both sides with different values in a column."""
     return F.array_contains(F.col(COLUMNS), name)
 
 
 def tallies_of(
     rows: DataFrame, pair: Pair, bands: Bands | None = None, more: Sequence[Column] = ()
 ) -> Mapping[dt.date, Row]:
-    """By day the aggregates over differing rows from which `counts_of` counts them, and those that are asked for besides."""
+    """Aggregates over differing rows by day: those that `counts_of` needs, and `more`."""
     tallies = [F.count_if(F.col(STATUS) == status).alias(status) for status in (ADDED, REMOVED, CHANGED)]
     tallies += [F.count_if(differs_in(name)).alias(_CHANGED_IN + name) for name in pair.shape.columns]
     tallies += [
@@ -230,7 +230,7 @@ def tallies_of(
 
 
 def counts_of(tally: Row, published: int) -> RowCounts:
-    """The rows of a group by what happens to them, of so many that are published."""
+    """The rows of a group by what happens to them; `published` is the number of published rows."""
     values = tally.asDict()
     columns, beyond = (
         {name.removeprefix(prefix): n for name, n in values.items() if name.startswith(prefix) and n}
@@ -241,7 +241,7 @@ def counts_of(tally: Row, published: int) -> RowCounts:
 
 
 def bands_of(contract: Contract, days: Sequence[dt.date], columns: Sequence[str]) -> Bands:
-    """What a contract promises of rows on some days, of these columns."""
+    """What a contract promises about rows of some days, for these columns."""
     found: dict[str, dict[Change, list[dt.date]]] = {}
     for day in days:
         for name, change in contract.expected_rows(day).items():
@@ -251,10 +251,10 @@ def bands_of(contract: Contract, days: Sequence[dt.date], columns: Sequence[str]
 
 
 def is_outside(name: str, change: Change, kind: T.DataType, tolerance: Decimal) -> Column:
-    """Whether a column that differs moved out of a band; out of or into nothing is outside of any.
+    """Whether a column that differs moved out of a band; a move from or to null, NaN or infinity is outside of any band.
 
-    Up to rounding: that of floats, the column's tolerance, or less than one step of the last digit of its type. By so much
-    a value moves that was rounded or cut off on both sides; by more where the band multiplies what the old one lacks.
+    Rounding is allowed: that of floats, the column's tolerance, or less than one step of the last digit of its type. A value
+    that was rounded or truncated on both sides moves that far, or further if the band multiplies what the old value lost.
     """
     if change == UNCHANGED:
         return F.lit(True)

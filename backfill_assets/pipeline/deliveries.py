@@ -1,4 +1,4 @@
-"""What a person does with deliveries: look which count and why, take wrong ones out and back, read sources again."""
+"""User commands on deliveries: show which count and why, withdraw and restore wrong ones, read sources again."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from backfill_assets.storage.files import SourceFile, discover
 Days = tuple[dt.date, ...]
 
 _READ_AGAIN: Final = sys.maxsize
-"""More rows than raw can have of a file: `land` reads it again."""
+"""More rows than a file in raw can have, so `land` reads it again."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which deliveries are meant: a path, or all below a prefix, or delivery days; all that are given count.
+    """Selects deliveries by path, by prefix, or by delivery days; a delivery must fit all that are given.
 
-    A prefix is a folder, or a file: whole parts of a path, so that `shop_1` does not mean `shop_10/` as well.
+    A prefix is a folder or a file, compared by complete parts of a path: `shop_1` does not select `shop_10/`.
     """
 
     path: str = ""
@@ -39,7 +39,7 @@ class Chosen:
     days: Days = ()
 
     def fits(self, delivery: Delivery) -> bool:
-        """Whether a delivery is meant."""
+        """Whether a delivery is selected."""
         return (
             (not self.path or delivery.path == self.path)
             and (not self.prefix or f"{delivery.path}/".startswith(f"{self.prefix.rstrip('/')}/"))
@@ -47,15 +47,15 @@ class Chosen:
         )
 
     def __str__(self) -> str:
-        """What is meant, for people."""
-        prefix = f"--prefix {self.prefix} (a folder or a file, by its whole name)" if self.prefix else ""
+        """The selection as readable text."""
+        prefix = f"--prefix {self.prefix} (a folder or a file, by its full name)" if self.prefix else ""
         days = format_days(self.days) if self.days else ""
         return " ".join(filter(None, (self.path, prefix, days)))
 
 
 @dataclass(frozen=True)
 class ShownDelivery:
-    """How a delivery stands, and what the sources have in its place now; `standing` is none for a file that has not landed."""
+    """The state of a delivery, and what the sources have at its place now; `standing` is None for a file that has not landed."""
 
     day: dt.date
     path: str
@@ -65,7 +65,7 @@ class ShownDelivery:
 
 @dataclass(frozen=True)
 class Done:
-    """Deliveries that were changed, the days that are built from them, and those of these days that are published."""
+    """The changed deliveries, the days that are built from them, and which of these days are published."""
 
     deliveries: tuple[Delivery, ...]
     days: Days
@@ -74,7 +74,7 @@ class Done:
 
 @dataclass(frozen=True)
 class DeliveryCommands:
-    """Commands about deliveries; each change is in the journal of deliveries and makes the touched days stale."""
+    """Commands about deliveries; each change goes into the journal of deliveries and makes the touched days stale."""
 
     pipeline: Pipeline
 
@@ -98,38 +98,38 @@ class DeliveryCommands:
         return tuple(sorted(found, key=lambda one: (one.day, one.path)))
 
     def withdraw(self, name: str, chosen: Chosen, reason: str) -> Done:
-        """Take out what came last at these paths; it counts no more until it is taken back, or other content comes.
+        """Withdraw the newest delivery at each of these paths; it does not count until it is restored or other content arrives.
 
         Raises:
-            ArgumentError: there is no reason, or nothing of that name has landed.
+            ArgumentError: there is no reason, or nothing that fits has landed.
         """
         known = self._known(name)
         wanted = [one for one in heads(known).values() if chosen.fits(one)]
         return self._changed(name, chosen, wanted, (Deed.withdrawn, reason))
 
     def restore(self, name: str, chosen: Chosen, reason: str) -> Done:
-        """Take back what was withdrawn at these paths, with its old number.
+        """Restore what was withdrawn at these paths, with its old number.
 
         Raises:
             SourceError: raw has lost it since.
-            ArgumentError: there is no reason, or nothing of that name was withdrawn.
+            ArgumentError: there is no reason, or nothing that fits was withdrawn.
         """
         wanted = [one for one in self._known(name) if one.withdrawn and chosen.fits(one)]
         if lost := [one for one in wanted if not one.landings]:
             raise SourceError(
                 f"{lost[0].path}: raw has lost its rows since it was withdrawn; put the file back as it was "
-                f"(SHA-256 {lost[0].fingerprint}), launch raw of {lost[0].day}, and take it back then"
+                f"(SHA-256 {lost[0].fingerprint}), launch raw of {lost[0].day}, then restore it"
             )
         return self._changed(name, chosen, wanted, (Deed.restored, reason))
 
     def reland(self, spark: SparkSession, name: str, chosen: Chosen, reason: str, *, force: bool = False) -> Done:
-        """Read the sources of deliveries again, and put what is read in the place of their rows in raw.
+        """Read the sources of deliveries again, and replace their rows in raw.
 
-        Files that have come or changed land as ever. With `force` deliveries whose file is gone are left out: raw stands for them.
+        New and changed files land as usual. With `force`, deliveries whose file is gone are skipped: raw keeps their rows.
 
         Raises:
             SourceError: a file is gone, or cannot be read as declared; nothing is read again then.
-            ArgumentError: there is no reason, or nothing in force is meant.
+            ArgumentError: there is no reason, or no delivery in force is selected.
         """
         _require(reason)
         loaded, ledger = self.pipeline.datasets[name], self.pipeline.ledger
@@ -142,12 +142,12 @@ class DeliveryCommands:
         if gone and not force:
             more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
             raise SourceError(
-                f"{gone[0].path}{more}: not among the sources any more; put it back, or leave what is gone as raw has it: --force"
+                f"{gone[0].path}{more}: no longer among the sources; put it back, or keep what raw has of missing files: --force"
             )
         self.pipeline.land(spark, name, days)
         same = [one for one in wanted if (f := there.get(place_of(one))) and f.fingerprint == one.fingerprint]
         files = [replace(there[place_of(one)], delivered_at=one.delivered_at) for one in same]
-        # Before and after: what is staged in between is stale, whichever rows it took.
+        # Before and after: days staged in between become stale, whichever rows they read.
         who = (Deed.read, self.pipeline.identity.name(), reason)
         ledger.change_deliveries(same, *who)
         read_again = {f.content: _READ_AGAIN for f in files}
@@ -188,7 +188,7 @@ def _source(dataset: Dataset, one: Delivery, last: Mapping[Place, Delivery], fil
         return ""
     file = files.get(place_of(one))
     if file is None:
-        return "gone" if fits(dataset.landing.path, *place_of(one)) else "fits source.path no more"
+        return "gone" if fits(dataset.landing.path, *place_of(one)) else "no longer fits source.path"
     return "as landed" if file.fingerprint == one.fingerprint else "other content, not landed yet"
 
 

@@ -1,4 +1,4 @@
-"""Shadow against published rows: counts, changes and examples of every changed day."""
+"""Compares shadow with published rows: counts, changes and examples of every changed day."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ _SIZE: Final = "_size"
 
 
 def largest_of(rows: DataFrame, pair: Pair) -> Mapping[dt.date, tuple[RowChange, ...]]:
-    """Of each measure the hundred rows of all days that move it most, by day; the largest first."""
+    """The hundred rows of all days that move each measure most, by day; the largest first."""
     if not pair.measures:
         return {}
     match, day = pair.shape.match, pair.shape.partition
     order = [F.desc(_SIZE), *(F.col(name) for name in match)]
 
     def moved(name: str) -> DataFrame:
-        # As text, for the measures have different types and none may lose a digit.
+        # As text: the measures have different types, and none may lose a digit.
         sides = (pair.number(name, old=side).cast("string") for side in (True, False))
         size = F.abs(pair.delta(name)).cast("double").alias(_SIZE)
         named = [F.lit(name).alias(_SUBJECT), *(s.alias(n) for s, n in zip(sides, (_OLD, _NEW), strict=True)), size]
-        # Sorted and cut in one: no measure's rows are ever sorted whole.
+        # Sort and limit in one step: Spark never sorts all rows of a measure.
         return rows.select(*match, *named).where(F.col(_SIZE) > 0).orderBy(*order).limit(_LARGEST)
 
     found: dict[dt.date, list[RowChange]] = {}
@@ -103,9 +103,10 @@ _Days = tuple[dt.date, ...]
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be compared: the shadow of an attempt with what is published, given what was measured and promised.
+    """A comparison of an attempt's shadow with what is published, given what was measured and promised.
 
-    `newer` are the deliveries that the published days were not built from, `older` those that they were and that count no more.
+    `newer` are deliveries that the published days were not built from; `older` are deliveries that they were built from and that
+    no longer count.
     """
 
     frames: Frames
@@ -117,12 +118,12 @@ class Question:
 
     @property
     def replaced(self) -> _Days:
-        """The days of which something is published."""
+        """The days with published rows."""
         return tuple(sorted(day for day, sides in self.measured.items() if sides.published.rows))
 
     @property
     def moved(self) -> _Days:
-        """Those of them that hold something else in the shadow; no other day's rows are looked at."""
+        """The replaced days whose content differs in the shadow; rows of other days are not read."""
         sides = self.measured
         return tuple(d for d in self.replaced if sides[d].published.fingerprint != sides[d].shadow.fingerprint)
 
@@ -136,9 +137,9 @@ class _Joined:
 
 @dataclass(frozen=True)
 class RowDifferences:
-    """What differs, by day; `counts` lacks days of which nothing is published, and those whose key has another type now.
+    """What differs, by day; `counts` leaves out days with nothing published, and days whose key has another type now.
 
-    `comparisons` are those of the days that have differing rows.
+    `comparisons` has the days with differing rows.
     """
 
     counts: Mapping[dt.date, RowCounts]
@@ -146,9 +147,9 @@ class RowDifferences:
     joined: _Joined | None = None
 
     def sample(self, wanted: Broken) -> Samples:
-        """Up to five changed rows per check and day, those first that moved most: day, key, column, old and new value.
+        """Up to five changed rows per check and day, largest move first: day, key, column, old and new value.
 
-        Of a column that is promised something only rows that break the promise. Only while the context is open.
+        For a column with a promise, only rows that break it. Call it only while the context is open.
         """
         if self.joined is None or not wanted:
             return {}
@@ -163,8 +164,7 @@ class RowDifferences:
 def row_differences(question: Question) -> Iterator[RowDifferences]:
     """Compare the days that moved by one join, which is kept until the context ends.
 
-    Days of equal fingerprints are unchanged without a look at their rows, and days of which nothing is published have no
-    comparison at all.
+    Days with equal fingerprints count as unchanged without reading their rows. Days with nothing published are not compared.
     """
     frames, days, measured = question.frames, question.moved, question.measured
     counts = {day: RowCounts(unchanged=measured[day].published.rows) for day in question.replaced}
@@ -193,7 +193,7 @@ def row_differences(question: Question) -> Iterator[RowDifferences]:
 
 
 def _explained(joined: _Joined, question: Question) -> Mapping[tuple[dt.date, str], int]:
-    """By day and status the added and removed rows whose key came with a newer delivery, or went with an older one."""
+    """The number of added and removed rows whose key came with a newer delivery or went with an older one, by day and status."""
     match, day = joined.pair.shape.match, joined.pair.shape.partition
     found = [*_keys_that_came(question), *_keys_that_went(question)]
     if not found:
@@ -216,9 +216,10 @@ def _keys_that_came(question: Question) -> Iterator[DataFrame]:
 
 
 def _keys_that_went(question: Question) -> Iterator[DataFrame]:
-    """What the staging model makes of the deliveries that count no more: they are not staged, and still in raw.
+    """The staged rows of deliveries that no longer count: they are not in staging, but still in raw.
 
-    They only explain: what raw does not keep whole, or as it is read now, is left out, and a column that they lack is null.
+    They only explain changes: deliveries that raw does not keep in full or in the current form are left out, and their missing
+    columns are null.
     """
     loaded, layout, source = question.frames.loaded, question.frames.layout, question.frames.dataset.source
     if source is None:
@@ -233,7 +234,7 @@ def _keys_that_went(question: Question) -> Iterator[DataFrame]:
     days = [own for own, older in went.items() if older]
     if days:
         force = tuple(dict.fromkeys(d for older in went.values() for d in older))
-        # Where raw keeps cells, what is optional is a part of how.
+        # Unless raw keeps lines, `optional` is part of the form.
         optional = tuple(source.columns) if form.startswith("lines") else source.optional
         lenient = loaded.dataset.model_copy(update={"source": source.model_copy(update={"optional": optional})})
         yield staged_rows(question.frames.spark, replace(loaded, dataset=lenient), layout, days, force)
@@ -245,7 +246,7 @@ def _matched(pair: Pair, question: Question, bands: Bands, kept: ExitStack) -> t
     numbered = {day for day in days if measured[day].shadow.counts.get("duplicate_keys")}
     rows = _kept(_joined_rows(pair, days, numbered), kept)
     tallies = _tallies(rows, pair, bands)
-    # Duplicates of the published side alone: what stays on both sides is counted differently from either.
+    # Duplicates only on the published side: the rows kept on both sides then count differently from each side.
     uneven = {day for day in set(days) - numbered if not _is_even(tallies.get(day), measured[day])}
     if not uneven:
         return rows, tallies
@@ -323,7 +324,7 @@ def _slices(frames: Frames, pair: Pair, tallies: Mapping[dt.date, Row]) -> Slice
 
 
 def _sliceable(joined: _Joined, slices: Slices) -> DataFrame:
-    """The differing rows with their dimensions' values, the new one where a row has both, and their moves."""
+    """The differing rows with the values of their dimensions (the new one if a row has both) and their moves."""
     pair = joined.pair
     compared = [name for name in slices.columns if name in pair.shape.columns]
     values = {

@@ -1,6 +1,7 @@
-"""File formats: single files are looked at before Spark reads them, then read into the rows of raw.
+"""File formats: each file is checked before Spark reads it, then read into the rows of raw.
 
-Of text files raw keeps the lines as they came, so that another reading of them needs no source; of Parquet the declared columns.
+Raw keeps text files as lines, exactly as delivered, so they can be read in another way without the source. Raw keeps only the
+declared columns of Parquet files.
 """
 
 from __future__ import annotations
@@ -43,23 +44,23 @@ _SHOWN: Final = 50
 _SHOWN_CHARACTERS: Final = 1_000
 _SEPARATOR: Final = "\x1f"
 _BLANK: Final = bytes(range(0x21))
-_OPTIONAL: Final = ", where source.optional (of a reference: its own) lists columns that some files lack"
+_OPTIONAL: Final = ", where source.optional (a reference has its own) lists columns that some files do not have"
 _GLOB: Final = frozenset("[]{}*?\\")
 
 
 def spark_path(path: Path) -> str:
-    """A path as Spark's reader wants it: characters that it would take for a pattern are escaped."""
+    """A path for Spark's reader: characters that it would read as a pattern are escaped."""
     return "".join("\\" + c if c in _GLOB else c for c in str(path))
 
 
 def require_columns(path: Path, shown: str, declared: Files) -> None:
-    """Refuse a file, `shown` to people, that lacks declared columns or is not whole.
+    """Refuse a file that is incomplete or in which declared columns are missing; errors call it `shown`.
 
-    Columns that are not declared may be there; those that are optional may lack.
+    Columns that are not declared are allowed; optional columns may be missing.
 
     Raises:
-        SourceError: the file lacks declared columns or its whole header, names one twice, has other types (Parquet), ends in zero
-            bytes, or cannot be read.
+        SourceError: declared columns or the entire header are missing, a column is named twice, a type differs (Parquet), the file
+            ends in zero bytes, or it cannot be read.
     """
     match declared.format:
         case Format.csv:
@@ -84,32 +85,32 @@ def cells_of(lines: DataFrame, declared: Files, headers: Headers | None) -> Data
         case Format.jsonl:
             return json_cells(lines, declared)
         case Format.parquet:
-            raise TypeError(declared.format)  # its columns are known without a look at lines
+            raise TypeError(declared.format)  # its schema gives the columns, not its lines
         case _:
             assert_never(declared.format)
 
 
 def headline(path: Path, shown: str) -> bytes:
-    """The bytes of the first line of a text file that is not blank; none of an empty one.
+    """The bytes of the first line of a text file that is not blank; empty if the file is empty.
 
     Raises:
-        SourceError: it is longer than any headline, or the file cannot be read.
+        SourceError: the line is longer than 1 MiB, or the file cannot be read.
     """
     with _lines(path, shown) as lines:
         return _first_line(lines, shown)
 
 
 def columns_of(line: bytes, shown: str, declared: Files) -> tuple[str, ...]:
-    """The columns that a headline names, in order and in small letters.
+    """The columns that a headline names, in order and in lower case.
 
     Raises:
-        SourceError: it lacks declared columns, names one twice, or is no headline.
+        SourceError: declared columns are missing or named twice, or the line is no headline.
     """
     if not line:
-        # An export that failed leaves such a file: one without a row has its header.
+        # A failed export leaves such a file: a complete file without rows still has its header.
         raise SourceError(
-            f"{shown}: it has no header, so it is not whole; deliver it again, without rows as a header alone. A file that only "
-            "marks that others are whole is left out by a narrower source.path in dataset.yaml"
+            f"{shown}: it has no header, so it is incomplete; deliver it again (a file without rows is a header alone). If it only "
+            "marks that other files are complete, exclude it by a narrower source.path in dataset.yaml"
         )
     options = declared.csv
     delimiter = options.delimiter.replace("\\t", "\t")
@@ -120,7 +121,7 @@ def columns_of(line: bytes, shown: str, declared: Files) -> tuple[str, ...]:
         raise SourceError(f"{shown}: its header cannot be read: {in_one_line(error)}; deliver it again") from error
     if len(row) > _MOST_COLUMNS:
         raise SourceError(
-            f"{shown}: its header names {len(row):,} columns, at most {_MOST_COLUMNS:,} are read; deliver it anew"
+            f"{shown}: its header names {len(row):,} columns, at most {_MOST_COLUMNS:,} are read; deliver it again"
         )
     names = tuple(name.strip().lower() for name in row)
     _check_names(names, shown, declared)
@@ -129,12 +130,12 @@ def columns_of(line: bytes, shown: str, declared: Files) -> tuple[str, ...]:
 
 @contextmanager
 def _lines(path: Path, shown: str, longest: int = _LONGEST_HEADER) -> Iterator[Iterator[bytes]]:
-    """The lines of a text file as Spark tells them apart, compressed or not, without a mark of byte order."""
+    """The lines of a text file as Spark splits them, compressed or not, without a byte order mark."""
     opener = cast("Callable[..., TextIO]", {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open))
     try:
         if path.suffix == ".zst":
             opener = cast("Callable[..., TextIO]", _open_zst)
-        # Every byte is a character of this encoding, and comes back as it was.
+        # Every byte is a character in this encoding, so all bytes are kept.
         with opener(path, "rt", encoding="latin-1") as file:
             read = iter(lambda: file.readline(longest).encode("latin-1"), b"")
             first = next(read, b"").removeprefix(codecs.BOM_UTF8)
@@ -148,21 +149,21 @@ def _open_zst(path: Path, _mode: str, encoding: str) -> io.TextIOWrapper:
 
 
 def _first_line(lines: Iterator[bytes], shown: str) -> bytes:
-    """The first line that is not blank, or nothing; of a file that begins with a megabyte of blanks nobody wants to know."""
+    """The first line that is not blank, or nothing; a file that begins with 1 MiB of blanks is refused."""
     length = 0
     for line in lines:
         length += len(line)
         if length >= _LONGEST_HEADER:
-            raise SourceError(f"{shown}: its header does not end within {_LONGEST_HEADER >> 20} MiB; deliver it anew")
+            raise SourceError(f"{shown}: its header does not end within {_LONGEST_HEADER >> 20} MiB; deliver it again")
         if line.strip(_BLANK):
             return line.rstrip(b"\n")
     return b""
 
 
 def _check_end(path: Path, shown: str) -> None:
-    """Refuse a text file whose last line is zero bytes, or these and blanks: a crash leaves them in the place of rows.
+    """Refuse a text file whose last line is zero bytes, or zero bytes and blanks: a crash leaves them in place of rows.
 
-    Spark takes such a line for a blank one. Blank lines may follow it. Whether an archive is whole its own format tells.
+    Spark reads such a line as blank. Blank lines may follow it. Archives are skipped: their own formats detect truncation.
     """
     if path.suffix in _ARCHIVES:
         return
@@ -170,14 +171,14 @@ def _check_end(path: Path, shown: str) -> None:
         file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
         end = file.read().rstrip(_BLANK[1:])
     if end and not end.replace(b"\r", b"\n").rpartition(b"\n")[2].strip(_BLANK):
-        raise SourceError(f"{shown}: it ends in zero bytes, so it is not whole; deliver it again")
+        raise SourceError(f"{shown}: it ends in zero bytes, so it is incomplete; deliver it again")
 
 
 def _check_names(found: tuple[str, ...], shown: str, declared: Files) -> None:
     missing = [name for name in declared.columns if name not in found and name not in declared.optional]
     twice = [name for name in declared.columns if found.count(name) > 1]
     if missing or twice:
-        what = f"lacks {', '.join(missing)}" if missing else f"names {', '.join(twice)} twice"
+        what = f"does not name {', '.join(missing)}" if missing else f"names {', '.join(twice)} twice"
         raise SourceError(
             f"{shown}: its header {what}; expected {', '.join(declared.columns)}; found {_listed(found)}. "
             f"Deliver it with these columns, or correct columns in dataset.yaml{_OPTIONAL if missing else ''}"
@@ -185,7 +186,7 @@ def _check_names(found: tuple[str, ...], shown: str, declared: Files) -> None:
 
 
 def _check_keys(path: Path, shown: str, declared: Files) -> None:
-    """Refuse a file of records none of which has a declared column: it has another name there. One record is often enough."""
+    """Refuse a file if no record has a required column: the column has another name there. Often one record is read."""
     missing = {name for name in declared.columns if name not in declared.optional}
     found: dict[str, None] = {}
     with _lines(path, shown, _LONGEST_RECORD) as lines:
@@ -206,7 +207,7 @@ def _keys(line: bytes, encoding: Encoding) -> Iterable[str]:
     try:
         record = json.loads(line.decode(encoding))
     except (ValueError, RecursionError):
-        return ()  # such a line is for the quarantine
+        return ()  # such a line goes to quarantine
     return (name.lower() for name in record) if isinstance(record, dict) else ()
 
 
@@ -219,8 +220,8 @@ def _check_parquet(path: Path, shown: str, declared: Files) -> None:
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError, ValueError) as error:
-        # ValueError: names of columns that are no UTF-8.
-        raise SourceError(f"{shown}: is no whole Parquet file: {in_one_line(error)}; deliver it again") from error
+        # ValueError: column names that are not UTF-8.
+        raise SourceError(f"{shown}: is no complete Parquet file: {in_one_line(error)}; deliver it again") from error
     _check_names(tuple(name.lower() for name in schema.names), shown, declared)
     for field in schema:
         kind = declared.columns.get(field.name.lower())
@@ -253,16 +254,16 @@ _ARROW: Final[Mapping[str, tuple[str, ...]]] = {
     "date": ("date32[day]",),
     "timestamp": tuple(f"timestamp[{unit}{zone}]" for unit in ("ms", "us") for zone in ("", ", tz=UTC")),
 }
-"""What Spark's Parquet reader turns into each declared type without a loss."""
+"""The Arrow types that Spark's Parquet reader converts to each declared type without loss."""
 
 FORM: Final = "_form"
-"""What raw keeps of a row's file, as `form_of` gives it."""
+"""The form in which raw keeps a row's file, see `form_of`."""
 INGESTED: Final = "_ingested_at"
 """When a row was read into raw."""
 
 _FILE: Final = "_file"
 _LINEAGE: Final = "_source_file string, _fingerprint string, _delivered_at timestamp, _delivery_day date"
-# No byte is any of these characters in this encoding: whatever a line holds, it is one cell.
+# No byte is one of these characters in this encoding, so every line is one cell.
 _LINES: Final = {
     "encoding": "ISO-8859-1",
     "sep": "\u0100",
@@ -274,7 +275,7 @@ _LINES: Final = {
 
 @dataclass(frozen=True)
 class Found:
-    """A file to be read: its delivery day, its path below the sources folder and its real one."""
+    """A file to read: its delivery day, its path below the sources folder (`path`) and its real path (`file`)."""
 
     day: dt.date
     path: str
@@ -284,9 +285,9 @@ class Found:
 
 
 def delivered_rows(spark: SparkSession, source: Source, files: Sequence[Found], now: dt.datetime) -> DataFrame:
-    """The rows of the files as raw holds them: lines (of Parquet the declared columns), and where each row came from.
+    """The rows of the files as raw keeps them: lines (for Parquet, the declared columns) and the file of each row.
 
-    One pass over all files; which lines are good is decided whenever they are read from raw.
+    One pass over all files; whether a line is good is decided each time it is read from raw.
     """
     schema = raw_schema(source)
     if not files:
@@ -294,7 +295,7 @@ def delivered_rows(spark: SparkSession, source: Source, files: Sequence[Found], 
     lines = {f.path: headline(f.file, f.path) for f in files} if source.named_by is NamedBy.header else {}
     known = [(str(f.file), f.path, f.fingerprint, f.delivered_at, f.day, lines.get(f.path)) for f in files]
     lineage = spark.createDataFrame(known, f"{_FILE} string, {_LINEAGE}, {HEADER} binary")
-    # Left, and loud: a row whose file is not recognised must not go missing.
+    # A left join that fails: a row whose file is not recognised must not be dropped silently.
     read = lines_of if source.is_text else columns_in
     joined = read(spark, source, [f.file for f in files]).join(F.broadcast(lineage), _FILE, "left")
     unknown = F.raise_error(F.concat(F.lit("a row of no known file: "), F.col(_FILE)))
@@ -307,10 +308,10 @@ def delivered_rows(spark: SparkSession, source: Source, files: Sequence[Found], 
 
 
 def headers_of(declared: Files, paths: Mapping[bytes, str]) -> Headers | None:
-    """The columns of CSV files by headline, each with the path of one file that has it; none where files have no headline.
+    """The columns of CSV files by headline; None if files have no headline. `paths` has one file of each headline, for errors.
 
     Raises:
-        SourceError: a headline lacks a column that is declared now.
+        SourceError: a column that is declared now is missing in a headline.
     """
     if declared.named_by is not NamedBy.header:
         return None
@@ -318,7 +319,7 @@ def headers_of(declared: Files, paths: Mapping[bytes, str]) -> Headers | None:
 
 
 def raw_schema(source: Source) -> T.StructType:
-    """The columns of raw: the same for all text files, whatever is declared."""
+    """The columns of raw; text files all have the same ones, whatever is declared."""
     lineage = struct_of({"_source_file": "string", "_fingerprint": "string", "_delivered_at": "timestamp"})
     tail = struct_of({INGESTED: "timestamp", FORM: "string", "_delivery_day": "date"})
     if source.is_text:
@@ -329,20 +330,20 @@ def raw_schema(source: Source) -> T.StructType:
 
 
 def lines_of(spark: SparkSession, declared: Files, files: Sequence[Path]) -> DataFrame:
-    """The lines of text files, without headlines and blank ones, and the real path of the file of each."""
+    """The lines of text files, without headlines and blank lines, each with the real path of its file."""
     reader = spark.read.options(**_LINES, header=str(declared.named_by is NamedBy.header).lower())
     lines = reader.schema(f"{LINE} string").csv([spark_path(file) for file in files])
     return lines.select(F.encode(LINE, "ISO-8859-1").alias(LINE), _real_path())
 
 
 def columns_in(spark: SparkSession, declared: Files, files: Sequence[Path]) -> DataFrame:
-    """The declared columns of files with a schema, `CORRUPT`, which is null, and the real path of the file of each row."""
+    """The declared columns of files with a schema, `CORRUPT` (always null), and the real path of each row's file."""
     reader = spark.read.schema(struct_of(declared.columns)).format(declared.format.value)
     frame = reader.load([spark_path(file) for file in files])
     return frame.select(*declared.columns, F.lit(None).cast("string").alias(CORRUPT), _real_path())
 
 
 def _real_path() -> Column:
-    # Spark gives a URI; plus signs are not spaces in one, as url_decode thinks.
+    # Spark gives a URI, in which plus signs are not spaces; url_decode takes them for spaces.
     path = F.url_decode(F.replace(F.col("_metadata.file_path"), F.lit("+"), F.lit("%2B")))
     return F.regexp_replace(path, "^file:/+", "/").alias(_FILE)

@@ -1,4 +1,4 @@
-"""The tables that the steps after staging read, each opened once."""
+"""Opens the tables that the steps after staging read, each once."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from backfill_assets.storage.layout import Layout
 
 @dataclass(frozen=True)
 class Frames:
-    """The tables behind days of a shadow, each opened when it is first asked for, and then kept.
+    """The tables for some days of a shadow, each opened on first use and then kept.
 
-    `folder` is the shadow's, below the published table; `upstreams` are the upstream days that it was built from.
+    `folder` is the shadow's folder below the published table; `upstreams` are the upstream days that it was built from.
     """
 
     spark: SparkSession
@@ -54,14 +54,14 @@ class Frames:
         return is_table(self.layout.published_path(self.loaded.name))
 
     def published(self, days: Collection[dt.date]) -> DataFrame:
-        """The published rows of some days, also of others than the shadow's."""
+        """The published rows of some days, not only those of the shadow."""
         return self._published.where(in_days(self.dataset.partition_column, days))
 
     def staging(self, days: Collection[dt.date]) -> DataFrame:
-        """The staged rows of some days, also of others than the shadow's.
+        """The staged rows of some days, not only those of the shadow.
 
         Raises:
-            SourceError: nothing was ever staged under the columns that the staging model returns now.
+            SourceError: nothing was ever staged with the columns that the staging model returns now.
         """
         return self._staging.where(in_days(self.dataset.partition_column, days))
 
@@ -76,7 +76,7 @@ class Frames:
         return upstream_tables(self.spark, self.layout, self.upstreams)
 
     def model_tables(self, days: tuple[dt.date, ...], upstream: Mapping[str, DataFrame]) -> Mapping[str, DataFrame]:
-        """What the fact model reads to build some days, by the names that it knows; `upstream` are its upstreams.
+        """The tables that the fact model reads to build some days, by their names there; `upstream` are its upstreams.
 
         Raises:
             SourceError: nothing is staged, or a reference does not fit what `dataset.yaml` declares.
@@ -100,12 +100,12 @@ class Frames:
 def upstream_tables(
     spark: SparkSession, layout: Layout, upstreams: Collection[UpstreamDays]
 ) -> Mapping[str, DataFrame]:
-    """The upstreams by the names under which models know them."""
+    """The upstream tables by the names that models use."""
     return {upstream.loaded.name: _upstream_rows(spark, layout, upstream) for upstream in upstreams}
 
 
 def _upstream_rows(spark: SparkSession, layout: Layout, upstream: UpstreamDays) -> DataFrame:
-    """The business columns of these days; without a row where nothing stands."""
+    """The business columns of these days; no rows if there is no table."""
     dataset = upstream.loaded.dataset
     frames = [
         with_declared_columns(read_days(spark, path, dataset.partition_column, days), dataset)
@@ -119,10 +119,10 @@ def _upstream_rows(spark: SparkSession, layout: Layout, upstream: UpstreamDays) 
 def require_declared_columns(layout: Layout, upstreams: Collection[UpstreamDays]) -> None:
     """Refuse upstream days that were built without a column that is declared now: Delta would fill it with null.
 
-    A shadow writes every declared column, also one that is null in each row. Of each file of these days the footer is read.
+    A shadow writes every declared column, even if it is null in each row. The footer of each file of these days is read.
 
     Raises:
-        SourceError: files of some days lack a column, or cannot be read.
+        SourceError: a column is missing in files of some days, or they cannot be read.
     """
     for upstream in upstreams:
         missing: dict[str, set[dt.date]] = {}
@@ -133,7 +133,7 @@ def require_declared_columns(layout: Layout, upstreams: Collection[UpstreamDays]
             name = upstream.loaded.name
             found = ", ".join(f"{column} of {format_days(days)}" for column, days in sorted(missing.items()))
             raise SourceError(
-                f"{name} was built without columns that its dataset.yaml declares now, and that would be read as null: {found}; "
+                f"{name} was built without columns that its dataset.yaml declares now, which would be read as null: {found}; "
                 f"launch {name} for these days as well"
             )
 
@@ -148,8 +148,8 @@ def _upstream_tables(layout: Layout, upstream: UpstreamDays) -> Iterator[tuple[P
 
 
 def _missing(path: Path, days: Collection[dt.date], dataset: Dataset) -> Iterator[tuple[str, dt.date]]:
-    """The declared columns that files of a table lack, each with the day of the file."""
-    # The day stands in the path of a file, and not in it.
+    """The declared columns that are missing in files of a table, each with the day of the file."""
+    # The day is in the path of a file, not in the file.
     declared = dataset.columns.keys() - {dataset.partition_column}
     for file, day in files_of_days(DeltaTable(path), dataset.partition_column, days).items():
         try:

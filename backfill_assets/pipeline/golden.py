@@ -1,4 +1,4 @@
-"""Golden sources: the rows on which a shadow and somebody else's table do not agree."""
+"""Golden sources: the rows on which a shadow and an independent table do not agree."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _WIDEST: Final = 38
 
 
 def golden_counts(frames: Frames) -> Mapping[dt.date, Mapping[str, GoldenCounts]]:
-    """By day and golden source how many rows agree and how many do not; one join per golden source.
+    """How many rows agree and how many do not, by day and golden source; one join per golden source.
 
     Raises:
         SourceError: a file or table is missing or does not fit what `dataset.yaml` declares.
@@ -54,7 +54,7 @@ def golden_counts(frames: Frames) -> Mapping[dt.date, Mapping[str, GoldenCounts]
     for name in loaded.dataset.golden:
         with renamed(SourceError, golden_key(loaded, name), also=("FAILED_READ_FILE", "CANNOT_READ_FILE")):
             theirs, ours = _sides(frames, name, tables, frames.days)
-            # As on the other side: of a key that occurs twice here and once there, one row is missing there.
+            # Numbered: if a key occurs twice here and once there, one row is missing there.
             rows = matched(theirs, ours, _shape(loaded, name), numbered=True)
             grouped = rows.groupBy(partition).agg(*_kinds_of_rows()).collect()
         counted = {row.pop(partition): GoldenCounts(**row) for row in (found_row.asDict() for found_row in grouped)}
@@ -64,7 +64,7 @@ def golden_counts(frames: Frames) -> Mapping[dt.date, Mapping[str, GoldenCounts]
 
 
 def golden_samples(frames: Frames, failed: Failed) -> Samples:
-    """Up to five rows per failed check and day on which a golden source does not agree: kind, key, ours and theirs."""
+    """Up to five disagreeing rows per failed check and day: kind, key, our values and theirs."""
     wanted = {name: failed[golden_check(name)] for name in frames.dataset.golden if golden_check(name) in failed}
     tables = _tables(frames) if wanted else {}
     found: Samples = {}
@@ -85,7 +85,7 @@ def _tables(frames: Frames) -> Mapping[str, DataFrame]:
 def _sides(
     frames: Frames, name: str, tables: Mapping[str, DataFrame], days: Collection[dt.date]
 ) -> tuple[DataFrame, DataFrame]:
-    """Their rows and ours of some days, with the columns that are compared, in types that can be."""
+    """Their rows and ours of some days: the compared columns, in comparable types."""
     spark, loaded, golden = frames.spark, frames.loaded, frames.dataset.golden[name]
     others = {table: frame for table, frame in tables.items() if table != loaded.name}
     own: dict[str, DataFrame] = {}
@@ -107,7 +107,7 @@ def _sides(
 
 
 def _kinds_of_rows() -> tuple[Column, ...]:
-    """How many rows of `matched` are of each kind, by the names of `GoldenCounts`."""
+    """Counts of the rows of `matched` by kind, named as in `GoldenCounts`."""
     status = F.col(STATUS)
     return (
         F.count_if(status == REMOVED).alias("missing_here"),
@@ -143,7 +143,7 @@ def _require_columns(frame: DataFrame, loaded: LoadedDataset, golden: Golden, wh
 
 
 def _alike(theirs: DataFrame, ours: DataFrame, golden: Golden, where: str) -> tuple[DataFrame, DataFrame]:
-    """Both with the wanted columns alone, numbers in types that hold what either side has."""
+    """Both sides with only the compared columns, numbers in types that hold the values of either side."""
     there, here = ({field.name: field.dataType for field in frame.schema.fields} for frame in (theirs, ours))
     columns = []
     for name in (*golden.key, *golden.columns):
@@ -158,7 +158,7 @@ def _alike(theirs: DataFrame, ours: DataFrame, golden: Golden, where: str) -> tu
 
 
 def _common(one: T.DataType, other: T.DataType) -> T.DataType | None:
-    """A type that holds the values of both; none if they cannot be compared."""
+    """A type that holds the values of both; None if they cannot be compared."""
     if one == other:
         return one
     if not isinstance(one, T.NumericType) or not isinstance(other, T.NumericType):

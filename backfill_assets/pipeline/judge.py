@@ -29,13 +29,13 @@ from backfill_assets.pipeline.judge_rows import (
 )
 from backfill_assets.pipeline.seams import judge_seams
 
-_NO_NUMBER: Final = "NaN says nothing of the rows behind it: let the model write a number or null in its place"
+_NO_NUMBER: Final = "NaN hides the rows behind it: let the model write a number or null instead"
 
 
 def judge(dataset: Dataset, measured: DayMeasurement, contract: Contract, compared: Compared) -> tuple[Verdict, ...]:
-    """The verdicts of all checks on one day; samples are added later, by whoever can read rows.
+    """Judge one day by all checks; samples are added later, by the code that reads rows.
 
-    A change that the contract promises always blocks; how bad any other failure is, the dataset says.
+    A change that the contract promises always blocks; the dataset sets the severity of every other failure.
     """
     verdicts, promises = [], Promises(dataset, measured.day, contract)
     for declared in checks_of(dataset):
@@ -53,7 +53,7 @@ def _in_force(check: Check, promises: Promises, compared: Compared) -> Check:
     if _is_promised(check, promises):
         return replace(check, severity=Severity.error, blocks=True)
     if check.kind is CheckKind.keys and compared.upstream_moved:
-        # Which keys another upstream content explains cannot be told: people are asked to look, and nothing is stopped.
+        # It is unknown which keys the changed upstream explains: the check warns and does not block.
         return replace(check, severity=Severity.warn, blocks=False)
     return check
 
@@ -132,17 +132,17 @@ def _not_null(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
 
 
 def _not_empty(dataset: Dataset, m: DayMeasurement, contract: Contract) -> CheckOutcome:
-    # Where the source has no row itself, `source_present` speaks of it; so does `upstream_present`.
+    # If the source itself has no row, `source_present` reports it; likewise `upstream_present`.
     asked = [n for n, upstream in dataset.upstream.items() if upstream.on_missing is OnMissing.fail] or dataset.upstream
     rows = m.source.rows if dataset.source else min(m.upstream.rows.get(name, 0) for name in asked)
     found = number_of(m.shadow.rows, "row")
     if m.shadow.rows or not rows:
         return CheckOutcome(True, "a row", found)
-    # To empty a published day is a change, which a contract may promise; a new day without a row is none.
+    # Emptying a published day is a change, which a contract may promise; a new day without rows is not.
     promised = bool(m.published.rows) and contract.expected(ROW_COUNT, m.day) is not None
-    note = f"none is left of {number_of(rows, 'row')}; if such days are right: checks.not_empty: {{severity: warn}}"
+    note = f"none of {number_of(rows, 'row')} is left; if such days are right: checks.not_empty: {{severity: warn}}"
     return CheckOutcome(
-        promised, "a row", found, note=f"{note}; the launch's contract speaks of it" if promised else note
+        promised, "a row", found, note=f"{note}; the launch's contract expects it" if promised else note
     )
 
 
@@ -160,7 +160,7 @@ def _source_present(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
         "no source data; the dataset lets such days pass" if tolerated else "no source data was delivered for the day"
     ]
     if m.source.rows_read:
-        notes.append(f"files of later days, with {number_of(m.source.rows_read, 'row')}, do not stand in for its own")
+        notes.append(f"files of later days, with {number_of(m.source.rows_read, 'row')}, do not replace its own")
     notes += [*([behind] if behind else []), *gone]
     return CheckOutcome(tolerated, "a delivery", found, note="; ".join(notes))
 
@@ -188,7 +188,7 @@ def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     limit = dataset.checks.corrupt_rows.max_rows
     bad = m.source.corrupt_rows + m.source.outside_rows
     found = f"{m.source.corrupt_rows} unreadable, {m.source.outside_rows} of another day, of {m.source.rows_read} rows"
-    # The limit is one day's, also of a day that is only looked back at.
+    # The limit is per day, also for days that are only looked back at.
     before = [one for one in m.source.faulty_before if one.bad_rows > limit]
     if before:
         days = format_days((one.day for one in before), most=3)
@@ -199,13 +199,13 @@ def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
 
 
 def _identical_files(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
-    # Of what a staging model adds up by key, one row is left: there is no older one to be replaced.
+    # A staging model that adds up by key leaves one row: there is no older one to replace.
     adds_up = dataset.staging.deduplicate is Deduplicate.none or m.source.aggregated
-    # Under another day's name the same rows may be taken for those of that day: no key tells.
+    # Delivered for another day, the same rows may count as rows of that day: no key shows it.
     several = {day for one in m.source.identical if len(one.days) > 1 for day in one.days}
     bad = [one for one in m.source.identical if adds_up or len(one.days) > 1]
     found = "; ".join(" = ".join(one.paths) for one in bad or m.source.identical) or "none"
-    note = "of each key the rows of the newest delivery are kept" if m.source.identical and not bad else ""
+    note = "for each key the rows of the newest delivery are kept" if m.source.identical and not bad else ""
     if bad:
         counted = (
             "the staging model aggregates: they may be counted together"
@@ -233,7 +233,7 @@ def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract
     origin = "the launch's contract" if promised else "the dataset's tolerance"
     found = _figure(m.shadow.metrics.get(metric))
     if not m.published.rows and not m.shadow.rows:
-        # Half of nothing is nothing: a day without a row can keep any promise.
+        # A share of nothing is nothing: a day without rows keeps any promise.
         return CheckOutcome(True, str(band), found, note="the day had no row and has none")
     if not m.published.rows and not promised:
         return CheckOutcome(True, str(band), found, note="nothing is published to compare with")
@@ -270,7 +270,7 @@ def _reconciliation(check: Check, dataset: Dataset, m: DayMeasurement) -> CheckO
 
 
 def _upstream_totals(m: DayMeasurement) -> Figures:
-    # A day without a row has no group to count in, and is one of no rows all the same; of all else it has nothing.
+    # A day without rows has no group, but its row count is 0; its other totals are missing.
     totals = m.upstream.totals
     return {**totals, ROW_COUNT: totals.get(ROW_COUNT) or Decimal(0)}
 

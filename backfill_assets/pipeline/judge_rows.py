@@ -1,4 +1,4 @@
-"""Compared rows → verdicts: keys that came and went, promises, golden sources, days built alone."""
+"""Compared rows → verdicts: added and removed keys, promises, golden sources, days built alone."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.sources import Golden
 
 _REMEDY = (
-    "the fact model makes something of days that another launch would not have read; let it take no more of each day "
-    "than the days that it looks back at, as by a window RANGE BETWEEN INTERVAL … PRECEDING"
+    "the fact model uses days that another launch would not read; let it use for each day only the days that it "
+    "looks back at, such as by a window RANGE BETWEEN INTERVAL … PRECEDING"
 )
 
 
 def days_to_build_alone(dataset: Dataset, days: Sequence[dt.date], seed: str) -> tuple[dt.date, ...]:
-    """Of a batch its last day, which has most days before it, and one drawn by the seed; none where no day sees another."""
+    """The last day of a batch, which has most days before it, and one drawn by the seed; none if no day reads another."""
     if not dataset.looks_back or len(days) <= 1:
         return ()
     *others, last = sorted(days)
@@ -37,12 +37,12 @@ def days_to_build_alone(dataset: Dataset, days: Sequence[dt.date], seed: str) ->
 
 
 def judge_alone(alone: Sequence[Alone]) -> CheckOutcome:
-    """All days of a batch fail if one of them does not come out the same: those that were not built alone are no better."""
+    """Fail all days of a batch if one of them differs when built alone: the days not built alone are no safer."""
     expected = "each day alone as in its batch"
     apart = [one for one in alone if one.differing]
     if apart:
         found = "; ".join(
-            f"{one.day}: {one.differing} of {number_of(one.rows, 'row')} not as when built alone" for one in apart
+            f"{one.day}: {one.differing} of {number_of(one.rows, 'row')} differ when built alone" for one in apart
         )
         return CheckOutcome(False, expected, found, note=_REMEDY)
     built = format_days(one.day for one in alone)
@@ -50,14 +50,14 @@ def judge_alone(alone: Sequence[Alone]) -> CheckOutcome:
 
 
 def schema_change(dataset: Dataset, published: Mapping[str, str]) -> SchemaChange:
-    """How the declared columns differ from those of the published table, given its types; no columns mean no table."""
+    """How the declared columns differ from the `published` ones (type by name); no published columns mean no table."""
     if not published:
         return SchemaChange()
     declared = {name: column.type for name, column in dataset.columns.items()}
-    expected_to_lack = {*AUDIT_COLUMNS, *dataset.dropped_columns}
+    ignored = {*AUDIT_COLUMNS, *dataset.dropped_columns}
     return SchemaChange(
         added={name: kind for name, kind in declared.items() if name not in published},
-        removed={n: kind for n, kind in published.items() if n not in declared and n not in expected_to_lack},
+        removed={n: kind for n, kind in published.items() if n not in declared and n not in ignored},
         retyped={
             name: f"{published[name]} → {kind}" for name, kind in declared.items() if published.get(name, kind) != kind
         },
@@ -66,7 +66,7 @@ def schema_change(dataset: Dataset, published: Mapping[str, str]) -> SchemaChang
 
 @dataclass(frozen=True)
 class Promises:
-    """What is promised of the rows of one day of a dataset, by the contract of a launch and by the dataset itself."""
+    """What a launch's contract and the dataset itself promise about the rows of one day."""
 
     dataset: Dataset
     day: dt.date
@@ -74,11 +74,11 @@ class Promises:
 
     @cached_property
     def columns(self) -> Mapping[str, Change]:
-        """By column how far the value of each row that both sides have may move.
+        """How far values may move in rows that both sides have, by column.
 
-        What the contract says of rows; and a summed measure whose total must not move (neither the contract nor the dataset's
-        tolerance lets it, and that blocks) may move in no row either: what is right in total may be wrong in every row. Beside
-        a contract about rows, which always blocks, the dataset's share of that holds only if it would block by itself.
+        The contract's promises about rows apply. In addition, a summed measure whose total must not move (neither the contract
+        nor a blocking tolerance of the dataset allows it) may not move in any row: a correct total can hide wrong rows. If the
+        contract promises rows, which always blocks, the dataset's tolerances add columns only if `rows_change` itself blocks.
         """
         dataset, day, contract = self.dataset, self.day, self.contract
         named = {c: change for c, change in contract.expected_rows(day).items() if c in dataset.compared}
@@ -90,24 +90,24 @@ class Promises:
 
     @cached_property
     def keys(self) -> Mapping[str, Change]:
-        """What the contract says of the rows that are added or removed by key, as shares of the published rows."""
+        """What the contract promises about added and removed keys, as shares of the published rows."""
         promises = self.contract.expected_rows(self.day)
         return {name: promises[name] for name in KEY_CHANGES if name in promises and name not in self.dataset.columns}
 
     def broken(self, rows: RowCounts) -> Mapping[str, int]:
-        """By column the rows that break what is promised of them."""
+        """The number of rows that break a promise, by column."""
         counted = {c: rows.columns if change == UNCHANGED else rows.beyond for c, change in self.columns.items()}
         return {c: counts[c] for c, counts in counted.items() if self.columns[c] != ANY and counts.get(c)}
 
     def unnamed(self, rows: RowCounts) -> Mapping[str, int]:
-        """By column the changed rows, of columns about which nobody says anything: a measure's tolerance is about its total."""
+        """The number of changed rows by column without a promise; a measure's tolerance is about its total only."""
         promised = (m for m in metric_names(self.dataset) if self.contract.expected(m, self.day) is not None)
-        spoken_of = {*self.columns, *(measure_of(m, self.dataset) for m in promised)}
-        return {c: n for c, n in rows.columns.items() if n and c not in spoken_of}
+        mentioned = {*self.columns, *(measure_of(m, self.dataset) for m in promised)}
+        return {c: n for c, n in rows.columns.items() if n and c not in mentioned}
 
 
 def judge_rows(m: DayMeasurement, promises: Promises, rows: RowCounts | None) -> CheckOutcome:
-    """The finding of the check of what is promised of single rows."""
+    """Judge the promises about single rows."""
     expected = _promise(promises.columns)
     if rows is None or not m.published.rows:
         return _not_compared(expected, m)
@@ -115,8 +115,8 @@ def judge_rows(m: DayMeasurement, promises: Promises, rows: RowCounts | None) ->
 
 
 def judge_columns(m: DayMeasurement, promises: Promises, rows: RowCounts | None) -> CheckOutcome:
-    """The finding of the check of columns that nobody speaks of."""
-    expected = "no change of columns that nobody speaks of"
+    """Judge the columns without a promise."""
+    expected = "no change in columns without a promise"
     if rows is None or not m.published.rows:
         return _not_compared(expected, m)
     return _of_columns(expected, promises.dataset, promises.unnamed(rows), rows)
@@ -135,7 +135,7 @@ def _of_columns(expected: str, dataset: Dataset, bad: Mapping[str, int], rows: R
 
 
 def judge_nulls(dataset: Dataset, compared: Compared) -> CheckOutcome:
-    """The finding of the check of columns that are null far more often than before."""
+    """Judge whether columns are null far more often than before."""
     limit = dataset.checks.null_share.max_rise
     risen = [one for one in compared.null_rises if one.share - one.before > limit]
     found = ", ".join(f"{o.column} {format_percent(o.share)} (was {format_percent(o.before)})" for o in risen)
@@ -145,7 +145,7 @@ def judge_nulls(dataset: Dataset, compared: Compared) -> CheckOutcome:
 
 
 def judge_golden(name: str, golden: Golden, compared: Compared) -> CheckOutcome:
-    """The finding of the check that compares a day with a golden source."""
+    """Judge a day by its comparison with a golden source."""
     slack = [f"{number_of(golden.max_mismatches, 'row')}"] if golden.max_mismatches else []
     slack += [f"{c.tolerance.normalize():f} in {column}" for column, c in golden.columns.items() if c.tolerance]
     expected = f"every row as in {name}"
@@ -157,18 +157,18 @@ def judge_golden(name: str, golden: Golden, compared: Compared) -> CheckOutcome:
         "missing there": counts.missing_there,
         "different": counts.different,
     }
-    told = ", ".join(f"{rows:,} {kind}" for kind, rows in kinds.items() if rows)
+    mismatched = ", ".join(f"{rows:,} {kind}" for kind, rows in kinds.items() if rows)
     agree = f"{number_of(counts.equal, 'row')} that agree{'s' if counts.equal == 1 else ''}"
-    note = "" if counts.mismatches or counts.equal else "neither has a row of the day"
+    note = "" if counts.mismatches or counts.equal else "neither side has a row of the day"
     passed = counts.mismatches <= golden.max_mismatches
-    return CheckOutcome(passed, expected, f"{told}; {agree}" if told else agree, ", ".join(slack), note)
+    return CheckOutcome(passed, expected, f"{mismatched}; {agree}" if mismatched else agree, ", ".join(slack), note)
 
 
 def judge_keys(m: DayMeasurement, promises: Promises, rows: RowCounts | None) -> CheckOutcome:
-    """Whether rows came and others went, beyond what is explained, promised or tolerated.
+    """Judge whether some rows were added and others removed, beyond what is explained, promised or tolerated.
 
-    How many more came than went, or the other way round, is the row count's matter. A promise for one side excuses nothing on
-    the other.
+    The row count judges how many more were added than removed, or removed than added. A promise for one side excuses nothing
+    on the other.
     """
     dataset, promised, published = promises.dataset, promises.keys, m.published.rows
     expected = _promise_of_keys(promised)
@@ -186,7 +186,7 @@ def judge_keys(m: DayMeasurement, promises: Promises, rows: RowCounts | None) ->
         ]
         passed = all(kept)
     else:
-        # Each side against all of the other: explained rows are no excuse for unexplained ones in their place.
+        # Each side is compared with all rows of the other: explained rows do not excuse unexplained ones.
         passed = min(open_rows[ADDED], rows.removed) <= limit and min(open_rows[REMOVED], rows.added) <= limit
     explained = rows.explained_added + rows.explained_removed
     of = f", {explained} of them with keys of deliveries that came or went" if explained else ""
@@ -196,9 +196,7 @@ def judge_keys(m: DayMeasurement, promises: Promises, rows: RowCounts | None) ->
         f"{{{ADDED}: …, {REMOVED}: …}} in a specification"
     )
     if all(name in dataset.columns for name in KEY_CHANGES):
-        remedy = (
-            "if it is meant, raise checks.row_count.tolerance or let checks.keys_change warn; columns have those names"
-        )
+        remedy = "if it is meant, raise checks.row_count.tolerance or let checks.keys_change warn; a promise would name columns"
     return CheckOutcome(passed, expected, found, number_of(limit, "row") if limit else "", "" if passed else remedy)
 
 
@@ -206,7 +204,7 @@ def _promise_of_keys(promises: Mapping[str, Change]) -> str:
     if promises:
         others = [f"no unexplained row {name}" for name in KEY_CHANGES if name not in promises]
         return ", ".join([*(f"rows {name}: {change}" for name, change in promises.items()), *others])
-    return "no row that goes while another comes, unless deliveries that came or went have their keys"
+    return "no row removed while another is added, unless deliveries that came or went have their keys"
 
 
 def _must_stay(measure: str, dataset: Dataset) -> bool:
@@ -215,14 +213,14 @@ def _must_stay(measure: str, dataset: Dataset) -> bool:
 
 
 def judge_schema(dataset: Dataset, schema: SchemaChange) -> CheckOutcome:
-    """The finding of the check that a published column stays as it is."""
+    """Judge whether every published column stays as it is."""
     parts = [f"adds {name} ({kind})" for name, kind in schema.added.items()]
-    parts += [f"lacks {name} ({kind})" for name, kind in schema.removed.items()]
+    parts += [f"removes {name} ({kind})" for name, kind in schema.removed.items()]
     parts += [f"changes {name} ({kinds})" for name, kinds in schema.retyped.items()]
     refused = bool(schema.removed or schema.retyped)
     remedy = (
-        "a column of a published table keeps its type; keep it as it was, publish under a new dataset name, or, if "
-        "nothing is to fill it any more, name it in dropped_columns of dataset.yaml"
+        "columns of a published table keep their types: leave the column as it was, publish under a new dataset name, "
+        "or, if it is no longer filled, list it in dropped_columns of dataset.yaml"
     )
     but = f" but {', '.join(dataset.dropped_columns)}" if dataset.dropped_columns else ""
     expected = f"every column of the published table{but}, with its type"
@@ -235,7 +233,7 @@ def _promise(promises: Mapping[str, Change]) -> str:
         if change != ANY:
             by_band.setdefault(change, []).append(column)
     texts = (f"{', '.join(columns)} {change}" for change, columns in by_band.items())
-    return "; ".join(f"{text} in every row" for text in texts) or "nothing of single rows"
+    return "; ".join(f"{text} in every row" for text in texts) or "no promise about single rows"
 
 
 def _found(bad: Mapping[str, int], rows: RowCounts) -> str:

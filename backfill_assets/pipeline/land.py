@@ -1,4 +1,4 @@
-"""Source files → raw: which files are landed or read again, and each new one once."""
+"""Source files → raw: decides which files to land or to read again, and lands each new file once."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def land(
     now: dt.datetime,
     rows: Mapping[FileContent, int] | None = None,
 ) -> tuple[Delivery, ...]:
-    """Append files to raw in one commit and say what each held; those that are in it already are only counted.
+    """Append files to raw in one commit and return a delivery for each; files that raw already has are only counted.
 
-    `rows` is how many rows a content had when it was landed before; where raw has another number now, it is landed again.
+    `rows` is how many rows a content had when it was landed before; if raw has another number now, it is landed again.
 
     Raises:
-        SourceError: a file cannot be read as the dataset declares it, or changes while it is read; nothing of the batch stays then.
-        StorageError: the disk is full, and raw is what it was; or the disk does not confirm what was landed.
+        SourceError: a file cannot be read as the dataset declares it, or changes while it is read; nothing of the batch is kept.
+        StorageError: the disk is full, and raw is unchanged; or the disk does not confirm what was landed.
     """
     source = loaded.dataset.landing
     for file in files:
@@ -64,7 +64,7 @@ def land(
         require_layout(loaded.dataset, read_table(spark, path), path)
     counts, before = rows_in_raw(path, days, form_of(reading_of(source))), rows or {}
     if any(f.content in counts for f in files):
-        # Whoever landed them may have died before they were on the disk.
+        # The run that landed them may have died before they were on the disk.
         keep(path, files_of_days(DeltaTable(path), DELIVERY_DAY, days))
     missing = {f for f in files if f.content not in counts}
     short = missing | {f for f in files if f.content in before and counts.get(f.content) != before[f.content]}
@@ -74,7 +74,7 @@ def land(
         remedy = "nothing of this batch was landed: deliver the file again, whole and as dataset.yaml declares it"
         with renamed(SourceError, loaded.name, also=("FAILED_READ_FILE", "CANNOT_READ_FILE"), remedy=remedy):
             read = delivered_rows(spark, source, found, now)
-            # On the disk for good: the ledger will say that these deliveries are there.
+            # Durable first: the ledger will say that these deliveries have landed.
             with kept(path):
                 replace_where(read, path, DELIVERY_DAY, _exactly(fresh))
     _require_still(spark, loaded, path, [f for f in files if f in short], fresh)
@@ -85,9 +85,9 @@ def land(
 def _require_still(
     spark: SparkSession, loaded: LoadedDataset, path: Path, seen: Sequence[SourceFile], landed: Sequence[SourceFile]
 ) -> None:
-    """Take out of raw again what was just landed, if one of the files has changed while they were read.
+    """Remove what was just landed from raw, if one of the files changed while they were read.
 
-    What the ledger will know of a file is what was seen of it: also that it was empty.
+    All `seen` files are checked, also empty ones: the ledger records each file as it was seen.
     """
     moved = [file for file in seen if not _is_still(file)]
     if not moved:
@@ -98,8 +98,8 @@ def _require_still(
             replace_where(none, path, DELIVERY_DAY, _exactly(landed))
     more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
     raise SourceError(
-        f"{moved[0].path}{more} changed or vanished while it was read; nothing of this batch was landed. Let files be delivered "
-        "under another name, such as with .part at its end, and renamed when they are whole; then launch again"
+        f"{moved[0].path}{more} changed or vanished while it was read; nothing of this batch was landed. Deliver files under a "
+        "temporary name, such as with .part at its end, and rename them when they are complete; then launch again"
     )
 
 
@@ -111,44 +111,44 @@ def _is_still(file: SourceFile) -> bool:
 
 
 def lost_from_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> frozenset[dt.date]:
-    """The delivery days of which raw has fewer rows than were landed, by its log alone."""
+    """The delivery days for which raw has fewer rows than were landed; reads only raw's log."""
     deliveries, path = tuple(known), layout.raw_path(loaded.name)
     days = {delivery.day for delivery in deliveries if delivery.rows}
     return lost_days(deliveries, rows_by_day(path, DELIVERY_DAY, days) if days and is_table(path) else {})
 
 
 def require_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> None:
-    """Refuse to read raw where it has fewer rows than were landed.
+    """Refuse to read raw if it has fewer rows than were landed.
 
     Raises:
-        SourceError: names the days, and the files that are not among the sources any more.
+        SourceError: names the days, and a file that is no longer among the sources.
     """
     deliveries = tuple(known)
     lost = lost_from_raw(loaded, layout, deliveries)
     if not lost:
         return
     there = {f.content for f in discover(loaded, layout, lost)}
-    # What does not count, nobody needs; the next landing gives it up.
+    # Deliveries not in force are not needed; the next landing marks them as lost.
     needed = (d for d in in_force(loaded.dataset, deliveries) if d.day in lost)
     gone = sorted({d.path for d in needed if d.content not in there})
     what = f"{layout.raw_path(loaded.name)}: raw has fewer rows of {format_days(lost)} than were landed"
     if not gone:
         raise SourceError(
-            f"{what}; launch raw of these days: the files are still there, and are landed again. If that was done, they are read "
-            "otherwise by now: set source in dataset.yaml back to what it was, or restore raw from a backup"
+            f"{what}; launch raw of these days: their files are still there and land again. If you did that already, dataset.yaml "
+            "now reads them differently: set source back to what it was, or restore raw from a backup"
         )
     more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
     raise SourceError(
-        f"{what}, and {gone[0]}{more} {'are' if more else 'is'} not among the sources any more as landed then; "
+        f"{what}, and {gone[0]}{more} {'are' if more else 'is'} no longer among the sources as landed then; "
         "restore raw from a backup that has them, or put the files back and launch raw of these days"
     )
 
 
 def _exactly(files: Iterable[SourceFile]) -> str:
-    """SQL that holds for the rows of these very deliveries.
+    """SQL that is true for the rows of exactly these deliveries.
 
-    Replacing them makes landing idempotent, and lets Delta see that two runs land the same file at once: two
-    appends would both succeed. Both conditions on the fingerprint are needed, the bare one to skip files by.
+    Replacing them makes landing idempotent and lets Delta detect two runs that land the same file at the same time: two
+    appends would both succeed. Both conditions on the fingerprint are needed: the bare one lets Delta skip files.
     """
     known = list(files)
     prints = ", ".join(sorted({literal(f.fingerprint) for f in known}))
@@ -176,12 +176,12 @@ def _delivery(loaded: LoadedDataset, file: SourceFile, counts: Counts, now: dt.d
 
 Days = tuple[dt.date, ...]
 _AHEAD: Final = dt.timedelta(days=366)
-"""For so long ahead deliveries are looked for among the known ones."""
+"""How far into the future known deliveries are searched."""
 
 
 @dataclass(frozen=True)
 class Landed:
-    """What a landing brought: deliveries that are the newest at their path now, and all known deliveries of the days."""
+    """The result of a landing: deliveries that are now the newest at their path, and all known deliveries of the days."""
 
     new: tuple[Delivery, ...]
     known: tuple[Delivery, ...]
@@ -189,14 +189,14 @@ class Landed:
 
 @dataclass(frozen=True)
 class Landing(OnWarehouse):
-    """Everything that raw needs before a batch of days is staged."""
+    """Lands files into raw and checks raw, before a batch of days is staged."""
 
     def land(self, spark: SparkSession, name: str, days: Days) -> Landed:
-        """Land the deliveries from which these business days are built, those of the days that they look back at included.
+        """Land the deliveries from which these business days, and the days that they look back at, are built.
 
-        What came last at its path is skipped, but for days of which raw has lost rows. Content that comes again is the newest
-        again, and in raw already. What was read otherwise than declared now is read again: from raw, which keeps the lines of
-        text files, and where it does not keep enough from the sources.
+        A file that is already the newest at its path is skipped, unless raw has lost rows of its day. Content that is delivered
+        again becomes the newest again, and is in raw already. Deliveries read under an older declaration are read again: from
+        raw, which keeps the lines of text files, or from the sources if raw does not keep enough.
 
         Raises:
             SourceError: no file fits any day, or a file cannot be read as declared; nothing of the batch is written then.
@@ -205,7 +205,7 @@ class Landing(OnWarehouse):
         return self.land_what_is_there(spark, name, days)
 
     def land_what_is_there(self, spark: SparkSession, name: str, days: Days) -> Landed:
-        """The same, also where no file of the dataset is among the sources any more: raw has what was landed.
+        """Like `land`, but accepts that no file of the dataset is among the sources any more: raw has what was landed.
 
         Raises:
             SourceError: a file cannot be read as declared, or raw does not have what is declared now.
@@ -217,7 +217,7 @@ class Landing(OnWarehouse):
         found = discover(loaded, self.layout, window)
         missing = _missing(loaded.dataset, known, lost)
         files = [_as_known(f, last) for f in found if _to_land(f, last, missing)]
-        # What raw has lost for good is read whole, whatever is left of it.
+        # What was marked as lost is landed in full, whatever rows raw still has.
         rows = {d.content: d.rows if d.landings else sys.maxsize for d in known}
         landed = land(spark, loaded, self.layout, files, self.clock.now(), rows) if files else ()
         seen = {place: one.order for place, one in last.items()}
@@ -225,12 +225,12 @@ class Landing(OnWarehouse):
         self._give_up(loaded, lost)
         if otherwise := self.read_otherwise(name, window):
             again = read_again(spark, loaded, self.layout, otherwise)
-            self.ledger.change_deliveries(again, Deed.read, reason="source in dataset.yaml reads it otherwise now")
+            self.ledger.change_deliveries(again, Deed.read, reason="source in dataset.yaml reads it differently now")
         now = self.ledger.deliveries(name, window)
         return Landed(tuple(one for place, one in heads(now).items() if seen.get(place) != one.order), now)
 
     def _give_up(self, loaded: LoadedDataset, lost: frozenset[dt.date]) -> None:
-        """Write down what of these days does not count and is not in raw any more: nobody can land it again, or needs it."""
+        """Record as lost the deliveries of these days that are not in force and no longer complete in raw: none is needed."""
         known = self.ledger.deliveries(loaded.name, lost) if lost else ()
         force = set(in_force(loaded.dataset, known))
         idle = [d for d in known if d not in force and d.landings]
@@ -239,7 +239,7 @@ class Landing(OnWarehouse):
         self.ledger.change_deliveries(gone, Deed.lost)
 
     def require_sources(self, name: str) -> None:
-        """Refuse a mistyped path of the sources, under which there is no file for any day.
+        """Refuse a wrong path of the sources, under which no file fits any day.
 
         Raises:
             SourceError: names the folder, and a file that was landed before.
@@ -253,7 +253,7 @@ class Landing(OnWarehouse):
         require_sources(loaded, self.layout, known)
 
     def require_known(self, name: str, days: Days) -> None:
-        """Refuse to stage days while raw has rows of files that the ledger does not know and that are gone.
+        """Refuse to stage days while raw has rows of files that are gone and unknown to the ledger.
 
         Raises:
             SourceError: names a file, and says what to do.
@@ -263,9 +263,9 @@ class Landing(OnWarehouse):
         require_known(loaded, self.layout, window, self.ledger.deliveries(name, window))
 
     def require_raw(self, name: str, days: Days, force: Sequence[Delivery]) -> None:
-        """Refuse to stage days while raw lacks rows of them, or has the deliveries in `force` otherwise than they are declared now.
+        """Refuse to stage days while raw has lost rows of them, or deliveries in `force` were read under an older declaration.
 
-        Nor are days staged of which files count that `source.path` finds no more, beside those that it finds.
+        Days are also refused if files that `source.path` no longer matches would count beside files that it matches.
 
         Raises:
             SourceError: names the days, or a file, and says what to do.
@@ -282,15 +282,15 @@ class Landing(OnWarehouse):
             )
         if any(one.reading != reading_of(loaded.dataset.landing) for one in force):
             raise SourceError(
-                f"{name} {format_days(days)}: deliveries were read otherwise meanwhile; let other launches of these days end, "
-                "and launch raw of these days again"
+                f"{name} {format_days(days)}: another launch has read deliveries differently meanwhile; let other launches of "
+                "these days end, and launch raw of these days again"
             )
 
     def days_to_land(self, name: str, days: Days) -> Days:
-        """The days with files to land or deliveries to read again behind them.
+        """The days that need files landed or deliveries read again.
 
-        That is new content, content that came back, what raw has lost, and what was read otherwise than declared now. The files
-        are read: a corrected one may have the size and the time of last change of before.
+        These are days with new content, content that came back, rows that raw has lost, or deliveries read under an older
+        declaration. Files are read in full: a corrected file may keep its size and its time of last change.
 
         Raises:
             SourceError: a file fits two days, or is a link to nothing.
@@ -306,7 +306,7 @@ class Landing(OnWarehouse):
         return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
 
     def read_otherwise(self, name: str, window: Days) -> tuple[Delivery, ...]:
-        """The deliveries in force of these delivery days that were read otherwise than `dataset.yaml` declares them now."""
+        """The deliveries in force of these delivery days that were not read as `dataset.yaml` declares them now."""
         dataset = self.datasets[name].dataset
         return () if dataset.source is None else _read_otherwise(dataset, self.ledger.deliveries(name, window))
 
@@ -315,7 +315,7 @@ def _astray(dataset: Dataset, deliveries: Sequence[Delivery]) -> str:
     one, more = deliveries[0], f" and {len(deliveries) - 1} more" if len(deliveries) > 1 else ""
     return (
         f"{dataset.name} {one.day}: {one.path}{more} landed under another source.path than {dataset.landing.path} and would count "
-        f"beside the files that this one finds; take it out: backfill withdraw {dataset.name} {one.path} --reason TEXT, "
+        f"in addition to the files found now; take it out: backfill withdraw {dataset.name} {one.path} --reason TEXT, "
         "or set source.path in dataset.yaml back"
     )
 
@@ -326,21 +326,21 @@ def _read_otherwise(dataset: Dataset, known: Sequence[Delivery]) -> tuple[Delive
 
 
 def _missing(dataset: Dataset, known: Sequence[Delivery], lost: frozenset[dt.date]) -> frozenset[Place]:
-    """The places of deliveries of which raw may have lost rows, and of those in force that raw keeps in another form."""
+    """The places of deliveries whose rows raw may have lost, and of those in force that raw keeps in another form."""
     form = form_of(reading_of(dataset.landing))
     otherwise = {place_of(d) for d in in_force(dataset, known) if form_of(d.reading) != form}
     return frozenset(otherwise | {place_of(d) for d in known if d.day in lost})
 
 
 def _to_land(file: SourceFile, last: Mapping[Place, Delivery], missing: frozenset[Place]) -> bool:
-    """Whether a file is not what came last at its path, or raw lacks what it holds."""
+    """Whether a file is not the newest delivery at its path, or its rows are missing in raw."""
     place = (file.day, file.path)
     head = last.get(place)
     return head is None or head.fingerprint != file.fingerprint or not head.landings or place in missing
 
 
 def _as_known(file: SourceFile, last: Mapping[Place, Delivery]) -> SourceFile:
-    """What raw had lost is landed with the time that it had."""
+    """The file, with its old delivery time if it lands again because raw had lost it."""
     head = last.get((file.day, file.path))
     if head is None or head.fingerprint != file.fingerprint:
         return file

@@ -1,4 +1,4 @@
-"""Shadow, published table, staging and neighbours → figures of each day, in one aggregation per side."""
+"""Shadow, published table, staging and neighbours → figures of each day, with one aggregation per side."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from backfill_assets.pipeline.tables import (
 
 
 def with_matches(frame: DataFrame, dataset: Dataset, references: Mapping[str, DataFrame]) -> DataFrame:
-    """The frame with one hidden column per reference check, null where no match was found; no row more or less."""
+    """The same rows with one hidden column per reference check, null if no match was found."""
     for name, check in dataset.checks.references.items():
         known = [F.col(to).alias(f"_{name}_{i}") for i, to in enumerate(check.to)]
         keys = references[check.reference].select(*known).distinct().dropna()
@@ -48,7 +48,7 @@ def with_matches(frame: DataFrame, dataset: Dataset, references: Mapping[str, Da
 
 
 def is_checked(check: ReferenceCheck) -> Column:
-    """Whether a row refers to anything: all of its columns are set."""
+    """Whether a row refers to anything: all columns of the check are set."""
     return reduce(Column.__and__, [F.col(name).isNotNull() for name in check.columns])
 
 
@@ -79,7 +79,7 @@ class Sides:
 def measure(frames: Frames) -> Mapping[dt.date, Sides]:
     """Measure the shadow of an attempt, what is published and what is staged; a side without rows is `NOTHING`.
 
-    A column that the published table lacks has no metrics there, and counts as all null in its fingerprint.
+    A column missing in the published table has no metrics there, and counts as all null in its fingerprint.
 
     Raises:
         DatasetError: a rule or a reference check of `dataset.yaml` cannot be evaluated.
@@ -92,9 +92,9 @@ def measure(frames: Frames) -> Mapping[dt.date, Sides]:
 
 
 def published_figures(frames: Frames, days: Collection[dt.date]) -> Mapping[dt.date, Figures]:
-    """Row counts and sums of what is published, by day, in one grouped pass; days without a row lack.
+    """Row counts and sums of what is published, by day, in one grouped pass; days without rows are left out.
 
-    Percentiles and distinct counts, which cost more than all else, are left out.
+    Percentiles and distinct counts, the most expensive figures, are left out.
     """
     if not days or not frames.is_published:
         return {}
@@ -130,7 +130,7 @@ def _staging(frames: Frames) -> dict[dt.date, Side]:
 
 
 def figures_by_day(frame: DataFrame, dataset: Dataset) -> Mapping[dt.date, Figures]:
-    """The metrics of every day of a frame; those of a declared column that it lacks are null."""
+    """The metrics of every day of a frame; those of a missing declared column are null."""
     whole = with_declared_columns(frame, dataset)
     sides = _sides(dataset, (whole, list(_metrics(frame, dataset))), (frame, list(_distinct(frame, dataset))))
     return {day: side.metrics for day, side in sides.items()}
@@ -159,7 +159,7 @@ def is_failing(sql: str) -> Column:
 
 
 def _sums(frame: DataFrame, dataset: Dataset) -> list[Column]:
-    """Of the metrics those that cost next to nothing: row count and sums."""
+    """The metrics that cost almost nothing: row count and sums."""
     summed = {name: Measure() for name, measure in dataset.measures.items() if measure.sum}
     return list(_metrics(frame, dataset.model_copy(update={"measures": summed})))
 
@@ -184,15 +184,15 @@ def _distinct(frame: DataFrame, dataset: Dataset) -> Iterator[Column]:
 
 
 def summable(column: Column, kind: T.DataType) -> Column:
-    """A number in a type whose sum is exact, or at least that of a double."""
+    """A number in a type whose sum is exact, or as precise as a double."""
     if isinstance(kind, T.DecimalType):
         return column
-    # Whole numbers are summed exactly and cannot overflow; floats not in their own short precision.
+    # Integers are summed exactly and cannot overflow; floats are summed in double precision.
     return column.cast("double" if isinstance(kind, T.FractionalType) else T.DecimalType(38, 0))
 
 
 def _duplicate_keys(dataset: Dataset) -> Column:
-    # Of a struct, nulls are values like any other.
+    # In a struct, nulls count as values.
     return (F.count("*") - F.count_distinct(F.struct(*dataset.key))).alias(_COUNT + "duplicate_keys")
 
 
@@ -207,10 +207,10 @@ def _counts(dataset: Dataset) -> Iterator[Column]:
 
 
 def _sides(dataset: Dataset, *passes: tuple[DataFrame, list[Column]]) -> dict[dt.date, Side]:
-    """What the passes find of each day.
+    """The results of the passes for each day.
 
-    Distinct values are counted in one of their own: with them, the state of all other aggregates would be shuffled once for
-    each distinct value.
+    Distinct values need their own pass: otherwise Spark would shuffle the state of all other aggregates once for each distinct
+    value.
     """
     day, found = dataset.partition_column, dict[dt.date, dict[str, Any]]()
     for frame, columns in passes:
@@ -261,30 +261,30 @@ def measure_upstreams(frames: Frames) -> Mapping[dt.date, UpstreamState]:
 
 
 def rows_on(day: dt.date, rows: Mapping[str, Mapping[dt.date, int]]) -> Mapping[str, int]:
-    """The rows of each upstream on the day itself: those that it looks back at are there even if its own has not come."""
+    """The rows of each upstream on the day itself: days looked back at may have rows even if this day has none."""
     return {name: found.get(day, 0) for name, found in rows.items()}
 
 
 _SPAN: Final = 28
-"""How many days on either side tell which steps are usual: four weeks."""
+"""How many days on either side show which steps are usual: four weeks."""
 
 Days = tuple[dt.date, ...]
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Finds seams and risen shares of nulls between the days of a batch and those around it."""
+    """Finds seams and risen shares of nulls between the days of a batch and the days around it."""
 
     ledger: Ledger
     unit: Unit
     frames: Frames
 
     def seams(self, batch: Mapping[dt.date, Sides]) -> Mapping[dt.date, tuple[Seam, ...]]:
-        """The steps at the places of the unit that the batch has part in, by the day of the batch that has to answer for them.
+        """The steps at those places of the unit that touch the batch, by the day of the batch that is responsible for them.
 
-        Only steps into or out of days whose published content changes are looked at; where there is none, no table is read.
-        Days that the unit holds count as they have been built; those that have not been yet are left out. Of other days
-        only row counts and sums are known, so percentiles and distinct counts have steps among the unit's days alone.
+        Only steps into or out of days whose published content changes are checked; if there are none, no table is read. Days
+        that the unit holds count as built; those not built yet are left out. For other days only row counts and sums are
+        known, so percentiles and distinct counts have steps only among the unit's days.
         """
         at = self._places(batch)
         if not at:
@@ -296,7 +296,7 @@ class Neighbours:
         return {day: tuple(own) for day, own in found.items()}
 
     def null_rises(self, built: Files, published: Files) -> Mapping[dt.date, tuple[NullRise, ...]]:
-        """The columns of the batch's days that are null more often than before; `published` are those days and a week around."""
+        """The columns of the batch's days that are null more often than before; `published` also has a week around the days."""
         dataset = self.frames.dataset
         around = {day for one in built for day in week_around(one)}
         beside = {day: one.shadow_files for day, one in self._evidence(around - built.keys()).items()}
@@ -313,7 +313,7 @@ class Neighbours:
     def _places(self, batch: Mapping[dt.date, Sides]) -> Days:
         own = {place: {place, place - ONE_DAY} for place in places(self.unit.targets[self.frames.loaded.name])}
         own = {place: both for place, both in own.items() if both & set(batch)}
-        # Whichever side of a step is built last has to answer for it, though it stays as it was itself.
+        # The side of a step that is built last is responsible for it, even if its own content is unchanged.
         built = self._evidence({day for both in own.values() for day in both} - set(batch))
         changed = {day for day, sides in batch.items() if _is_changed(sides.published, sides.shadow)}
         changed |= {
@@ -339,7 +339,7 @@ class Neighbours:
 
 
 def week_around(day: dt.date) -> Days:
-    """The days of a week before and after a day, and itself."""
+    """The day itself and the days of a week before and after it."""
     return day_range(day - SPAN * ONE_DAY, day + SPAN * ONE_DAY)
 
 

@@ -1,6 +1,6 @@
-"""Lines of text as rows of declared columns: what `dataset.yaml` says now decides, whenever the lines came.
+"""Lines of text as rows of declared columns, as `dataset.yaml` declares them now, whenever the lines were delivered.
 
-A row is good or it is whole in `_corrupt_record`; nothing of it is lost in between.
+A row is either good, or its entire line is in `_corrupt_record`; nothing is lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from backfill_assets.dataset.sources import CsvOptions, Encoding, Files
 from backfill_assets.pipeline.tables import spark_type
 
-# Digits are limited: a number of a million digits, or with an exponent of a million, would keep Spark busy for hours.
+# Digits are limited: a number with a million digits, or an exponent of a million, would keep Spark busy for hours.
 _DIGITS: Final = r"(?=\.?\d)\d{0,400}(?:\.\d{0,400})?"
 _NUMBER: Final = rf"^\s*[+-]?{_DIGITS}(?:[eE][+-]?\d{{1,3}})?\s*$"
 _WITH_EXPONENT: Final = rf"^\s*[+-]?{_DIGITS}[eE][+-]?\d{{1,3}}\s*$"
@@ -31,7 +31,7 @@ _TIMESTAMP: Final = rf"^\s*{_DAY}(?:[T ]{_CLOCK} ?{_ZONE}?)?\s*$"
 
 
 def typed(text: Column, declared: str) -> Column:
-    """A text as a value of a declared type; null where that would lose something of it."""
+    """A text as a value of a declared type; null if the type would lose part of it."""
     kind = spark_type(declared)
     match kind:
         case T.StringType():
@@ -44,7 +44,7 @@ def typed(text: Column, declared: str) -> Column:
         case T.IntegerType() | T.LongType():
             name = kind.simpleString()
             number = text.try_cast(name)
-            # Plain digits first, which most are. A cast alone reads past control characters, such as the zeros that a crash leaves.
+            # Most values are plain digits, so try them first. A cast alone ignores control characters, such as a crash leaves.
             plain = F.when(number.cast("string") == text, number)
             return F.coalesce(plain, _exact(text, 38, 0).try_cast(name))
         case T.DateType():
@@ -58,8 +58,8 @@ def typed(text: Column, declared: str) -> Column:
 
 
 def _exact(text: Column, precision: int, scale: int) -> Column:
-    """A decimal, where all its digits have a place."""
-    # Zeros at its end need none.
+    """A decimal, if the type has a place for all its digits; null otherwise."""
+    # Trailing zeros need no place.
     plain = rf"^\s*[+-]?(?=\.?\d)\d{{0,400}}(?:\.\d{{0,{scale}}}0{{0,400}})?\s*$"
     whole, fraction, exponent = (F.regexp_extract(text, _EXPONENT_PARTS, group) for group in (1, 2, 3))
     digits = F.concat(whole, fraction)
@@ -67,12 +67,12 @@ def _exact(text: Column, precision: int, scale: int) -> Column:
     places = F.length(fraction) - zeros - exponent.try_cast("int")
     fits = text.rlike(_WITH_EXPONENT) & ((places <= scale) | text.rlike(_ZERO))
     number = text.try_cast(f"decimal({precision},{scale})")
-    # Plain digits first, which most are.
+    # Most values are plain digits, so try them first.
     return F.when(text.rlike(plain), number).when(fits, number)
 
 
 def _floating(text: Column, name: str) -> Column:
-    """A floating-point number, rounded as such numbers are, but neither to zero nor to infinity."""
+    """A floating-point number, rounded as usual, but never to zero or infinity."""
     number = text.try_cast(name)
     finite = F.abs(number) < F.lit(float("inf")).cast(name)
     kept = F.when(text.rlike(_NUMBER) & finite & ((number != 0) | text.rlike(_ZERO)), number)
@@ -80,30 +80,30 @@ def _floating(text: Column, name: str) -> Column:
 
 
 LINE: Final = "_line"
-"""Bytes of one line of a text file, as they came."""
+"""Bytes of one line of a text file, as delivered."""
 HEADER: Final = "_header"
-"""Bytes of the headline of its file; null where it has none."""
+"""Bytes of the headline of the line's file; null if the file has none."""
 CORRUPT: Final = "_corrupt_record"
 """The line of a row that could not be read as declared; null in good rows."""
 NAMES: Final = "_names"
-"""The columns that a line has, in small letters."""
+"""The columns that a line has, in lower case."""
 CELLS: Final = "_cells"
-"""The texts of the declared columns of a line; null where the line is no whole record."""
+"""The texts of the declared columns of a line; null if the line is no complete record."""
 
 Headers = Mapping[bytes, tuple[str, ...]]
 """The columns that each headline names, in order."""
 
 _TEXT: Final = "_text"
 _MOST_CELLS: Final = 20_000
-_UNKNOWN: Final = "a row whose headline nobody has read; launch again"
+_UNKNOWN: Final = "a row has an unknown headline; launch again"
 _WINDOWS: Final = bytes(range(0x80, 0xA0)).decode("latin-1")
 _WINDOWS_MEANS: Final = "".join(bytes([b]).decode("windows-1252", "replace") for b in range(0x80, 0xA0))
 _NO_TEXT: Final = "\ufffd"
-# Neither is a character, and neither is anything of JSON: they stand around each number.
+# Put around each number. Neither is a character, and neither has a meaning in JSON.
 _LEFT, _RIGHT = "\ufdd0", "\ufdd1"
 _ESCAPED_MARK: Final = r"(?i)\\ufdd[01]"
 _END: Final = "\ufdd0"
-"""Stands behind each line of a CSV file as one cell more: whatever swallows it has not ended."""
+"""An extra cell after each line of a CSV file: if another cell swallows it, that cell was never closed."""
 _STRINGS_AND_NUMBERS: Final = r'("(?:[^"\\]++|\\.)*+")|(-?(?:\d[\d.eE+-]*+|NaN|Infinity))'
 _LONE_SURROGATE: Final = (
     r"(?i)\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f][0-9a-f]{2})|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}"
@@ -111,7 +111,7 @@ _LONE_SURROGATE: Final = (
 
 
 def typed_rows(cells: DataFrame, declared: Files) -> DataFrame:
-    """The rows of lines with cells: declared columns in their types, `_corrupt_record`, `NAMES`, and whatever else they have."""
+    """Lines with cells as rows: declared columns in their types, `_corrupt_record`, `NAMES`, and all other columns."""
     with_cells = computed_once(cells, [CELLS, NAMES, _TEXT])
     texts = {name: F.col(CELLS).getField(name) for name in declared.columns}
     values = {name: typed(texts[name], kind) for name, kind in declared.columns.items()}
@@ -121,7 +121,7 @@ def typed_rows(cells: DataFrame, declared: Files) -> DataFrame:
         if declared.columns[name] != "string":
             bad |= text.isNotNull() & F.col(name).isNull()
     line = F.make_valid_utf8(F.col(LINE).cast("string"))
-    shown = F.coalesce(F.col(_TEXT), line, F.lit("(not kept: undeclared is drop, and the line is no whole record)"))
+    shown = F.coalesce(F.col(_TEXT), line, F.lit("(not kept: undeclared is drop, and the line is no complete record)"))
     rest = [name for name in cells.columns if name not in {LINE, HEADER, CELLS, NAMES, _TEXT}]
     return with_values.withColumn(CORRUPT, F.when(bad, shown)).select(*declared.columns, CORRUPT, NAMES, *rest)
 
@@ -129,8 +129,8 @@ def typed_rows(cells: DataFrame, declared: Files) -> DataFrame:
 def computed_once(frame: DataFrame, columns: list[str]) -> DataFrame:
     """The same rows, with these columns computed once for each row.
 
-    Spark copies the expression of a column into each of its uses, also into filters that it moves below; it copies nothing
-    that a generator makes.
+    Spark copies the expression of a column into each use, and into filters that it pushes down; it never copies what a
+    generator makes.
     """
     rest = [name for name in frame.columns if name not in columns]
     made = F.explode(F.array(F.struct(*(F.col(name) for name in columns)))).alias("_once")
@@ -138,13 +138,13 @@ def computed_once(frame: DataFrame, columns: list[str]) -> DataFrame:
 
 
 def dropped(cells: DataFrame) -> DataFrame:
-    """Lines of which only the declared columns are left, as JSON; null where they are no whole record."""
+    """Lines reduced to the declared columns, as JSON; null if the line is no complete record."""
     kept = F.encode(F.to_json(CELLS), "UTF-8")
     return cells.withColumns({LINE: F.when(F.col(CELLS).isNotNull(), kept), HEADER: F.lit(None).cast("binary")})
 
 
 def text_of(line: Column, encoding: Encoding) -> Column:
-    """The characters of a line; null where some of its bytes are none in this encoding."""
+    """The text of a line; null if some of its bytes are invalid in this encoding."""
     match encoding:
         case Encoding.utf_8:
             text = line.cast("string")
@@ -163,7 +163,7 @@ def csv_options(options: CsvOptions) -> dict[str, str]:
         "quote": options.quote,
         "escape": options.quote,
         "nullValue": options.null_value,
-        # With it Spark does not count the cells of a row where it reads only some of them: one that was cut would pass.
+        # If true, Spark does not count the cells of a row when it reads only some of them: a truncated row would pass.
         "columnPruning": "false",
         "maxColumns": str(_MOST_CELLS + 2),
         "columnNameOfCorruptRecord": "_bad",
@@ -171,16 +171,16 @@ def csv_options(options: CsvOptions) -> dict[str, str]:
 
 
 def csv_cells(lines: DataFrame, declared: Files, headers: Headers | None) -> DataFrame:
-    """The cells of each line that is a whole record; `headers` are the columns by headline, for files with one."""
+    """The cells of each line that is a complete record; `headers` are the columns by headline, for files with one."""
     orders: dict[bytes | None, tuple[str, ...]] = (
         dict(headers.items()) if headers is not None else {None: tuple(declared.columns)}
     )
     of = {f"_parsed_{i}": header for i, header in enumerate(orders)}
     parsed, cells, names, known = {}, [], [], F.lit(False)
     sign = declared.csv.delimiter.replace("\\t", "\t")
-    # No text has a zero byte: a crash leaves them where a line was cut.
+    # Text has no zero bytes: a crash leaves them where it cut a line.
     readable = _is_short_enough(sign) & ~F.col(_TEXT).contains("\0")
-    # A quote that is never closed would take the rest of the line for its cell.
+    # A quote that is never closed would swallow the rest of the line.
     text = F.when(readable, F.concat(F.col(_TEXT), F.lit(sign + _END)))
     for column, header in of.items():
         order = orders[header]
@@ -194,33 +194,33 @@ def csv_cells(lines: DataFrame, declared: Files, headers: Headers | None) -> Dat
         ]
         whole = (F.col(column).getField("_end") == _END) & F.col(column).getField("_bad").isNull()
         if header is not None:
-            # Files were joined: where all columns are texts, the headline of the second one would be a row.
+            # If files were concatenated and all columns are texts, the second headline would pass as a row.
             whole &= ~F.col(LINE).isin(header, codecs.BOM_UTF8 + header)
         cells.append(F.when(own & whole, F.struct(*texts)))
         names.append(F.when(own, F.array(*(F.lit(name) for name in order))))
         known |= own
-    # Loud: such a row is no bad one, and nobody would count it.
+    # Fail: such a row is not bad, and would not be counted.
     found = F.when(known, F.coalesce(*cells)).otherwise(F.raise_error(F.lit(_UNKNOWN)))
     with_text = lines.withColumn(_TEXT, text_of(F.col(LINE), declared.encoding))
     return with_text.withColumns(parsed).withColumns({CELLS: found, NAMES: F.coalesce(*names)}).drop(*parsed)
 
 
 def _is_short_enough(sign: str) -> Column:
-    """Whether a line has no more cells than the parser takes: one that has would end the whole job."""
+    """Whether a line has no more cells than the parser accepts: a longer one would fail the entire job."""
     text = F.col(_TEXT)
     signs = F.length(text) - F.length(F.replace(text, F.lit(sign)))
     return (F.octet_length(text) < _MOST_CELLS) | (signs < _MOST_CELLS * len(sign))
 
 
 def json_cells(lines: DataFrame, declared: Files) -> DataFrame:
-    """Of each line the one JSON object that it is, its keys in small letters; the text of a number is its text in the line."""
+    """The cells of each line that is one JSON object, with keys in lower case; numbers keep their text from the line."""
     text = F.col(_TEXT)
     numbers = F.regexp_replace(text, _STRINGS_AND_NUMBERS, f"$1{_LEFT}$2{_RIGHT}")
     marked = F.replace(numbers, F.lit(_LEFT + _RIGHT), F.lit(""))
     for sign, quoted in ((_LEFT, f'"{_LEFT}'), (_RIGHT, f'{_RIGHT}"')):
         marked = F.replace(marked, F.lit(sign), F.lit(quoted))
-    # The record is the only one of a list, between two names that no line can write. A line that ends its record early, or goes on
-    # behind it, leaves other names or another number of records.
+    # The record is the only one of a list, between two names that no line can contain. A line that closes its record early, or
+    # continues after it, yields other names or another number of records.
     first, last = f"{_LEFT}record", f"{_RIGHT}end"
     whole = F.concat(F.lit(f'{{"line":{{"{first}":['), marked, F.lit(f'],"{last}":[]}}}}'))
     options = {"columnNameOfCorruptRecord": "_bad", "allowSingleQuotes": "false"}

@@ -1,4 +1,4 @@
-"""Rows of raw, read as `dataset.yaml` declares their source now, whenever they landed."""
+"""Reads rows of raw as `dataset.yaml` declares their source now, whenever they landed."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from backfill_assets.storage.layout import Layout
 DELIVERY_DAY: Final = "_delivery_day"
 """The partition column of raw."""
 ORDER: Final = "_order"
-"""The number of a row's delivery: of two, the one with the higher number is the newer one."""
+"""The number of a row's delivery; a higher number is a newer delivery."""
 
 _CONTENT: Final = {DELIVERY_DAY: "date", "_source_file": "string", "_fingerprint": "string"}
-"""The columns by which raw knows of each row what was delivered, as `Delivery.content` names it."""
+"""The columns of raw that identify the delivery of a row, like `Delivery.content`."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Counts:
 
 
 NOTHING_READ: Final = Counts()
-"""Of a file without rows."""
+"""The counts of a file without rows."""
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """What one version of raw has of some days: rows by delivery, and the headlines of their files, each with one of these.
+    """What one version of raw has of some days: rows by delivery, and one file for each headline.
 
-    `otherwise` is a file that raw keeps in another form than the one that is needed, if there is any.
+    `otherwise` is a file that raw keeps in another form than needed; empty if there is none.
     """
 
     version: int
@@ -65,9 +65,9 @@ class _Stored:
 
 
 def read_raw(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
-    """All rows of some delivery days as `dataset.yaml` declares them now, quarantined ones included.
+    """All rows of some delivery days as `dataset.yaml` declares them now, including quarantined ones.
 
-    No row where nothing was ever landed.
+    There are no rows if nothing was ever landed.
 
     Raises:
         SourceError: raw does not have what `dataset.yaml` declares now.
@@ -81,22 +81,22 @@ def read_raw(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: C
 def read_in_force(
     spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], force: Iterable[Delivery]
 ) -> DataFrame:
-    """Of `read_raw` the rows of the deliveries in force, each with the `_order` of its delivery.
+    """Like `read_raw`, but only rows of the deliveries in force, each with the `_order` of its delivery.
 
-    What was superseded or withdrawn stays in raw and does not come out; nor do rows that the ledger does not know. Rows are
-    counted and read at one version of raw.
+    Superseded and withdrawn rows stay in raw and are left out, like rows that the ledger does not know. Rows are counted and
+    read at one version of raw.
 
     Raises:
-        SourceError: raw does not have of these deliveries what `dataset.yaml` declares now, or not as many rows as were landed.
+        SourceError: raw does not have what `dataset.yaml` declares now for these deliveries, or another number of rows than landed.
     """
     asked, path = frozenset(days), layout.raw_path(loaded.name)
     known = [d for d in force if d.day in asked]
-    # When it was delivered is the ledger's to say: it may have come again since.
+    # The time of delivery comes from the ledger: the content may have been delivered again since.
     columns = {**_CONTENT, ORDER: "bigint", "_delivered_at": "timestamp"}
     those = _small_frame(spark, columns, [(*d.content, d.order, d.delivered_at) for d in known])
     stored = _stored(loaded, path, days, {d.content for d in known}) if known and is_table(path) else None
     for one in known:
-        # Raw may have gone since somebody looked.
+        # Raw may have vanished since it was checked.
         if (rows := stored.rows.get(one.content, 0) if stored else 0) != one.rows:
             raise _not_as_landed(loaded, layout, one, rows)
     if stored is None:
@@ -118,14 +118,14 @@ def _rows_of(
     require_layout(loaded.dataset, frame, path)
     if stored.otherwise:
         raise SourceError(
-            f"{stored.otherwise}: it was landed when dataset.yaml declared its source otherwise, and raw does not keep what is "
-            "needed to read it as declared now. Put this very file among the sources again if it is not there, and launch raw of "
+            f"{stored.otherwise}: it was landed when dataset.yaml declared its source differently, and raw does not keep what is "
+            "needed to read it as declared now. Put exactly this file back among the sources if it is gone, and launch raw of "
             "its day, or: backfill reland; or set source in dataset.yaml back to what it was"
         )
-    # Before anything is read: what does not count may be of another form, or lack a column.
+    # Before anything is read: deliveries that do not count may have another form, or miss a column.
     frame = _of(those, frame)
     if not source.is_text:
-        # Nothing of these days has landed since they were declared; by its name, for Spark would write its collation with it.
+        # Nothing of these days has landed since they were declared. Cast by name: Spark would add a collation to a type object.
         missing = {
             name: F.lit(None).cast(spark_type(kind).simpleString())
             for name, kind in source.columns.items()
@@ -143,13 +143,13 @@ def _rows_of(
 def read_again(
     spark: SparkSession, loaded: LoadedDataset, layout: Layout, deliveries: Iterable[Delivery]
 ) -> tuple[Delivery, ...]:
-    """Deliveries with the counts that they have as `dataset.yaml` declares their source now; reads raw alone.
+    """Deliveries with their counts as `dataset.yaml` declares their source now; reads only raw.
 
-    Those of which raw has lost rows are left out.
+    Deliveries whose rows raw has lost are left out.
 
     Raises:
-        SourceError: raw does not have what this reading needs or has more rows than were landed, or a file lacks a column that is
-            declared now.
+        SourceError: raw does not have what this reading needs or has more rows than were landed, or a column that is declared now
+            is missing in a file.
     """
     known, source = tuple(deliveries), loaded.dataset.landing
     found = measured_rows(spark, loaded, layout, [d.content for d in known])
@@ -163,7 +163,7 @@ def read_again(
         if counts.missing and counts.rows > counts.corrupt:
             raise SourceError(
                 f"{delivery.path}: none of its records has {', '.join(counts.missing)}; correct source.columns in dataset.yaml, or "
-                "list columns that some files lack in source.optional"
+                "list columns that some files do not have in source.optional"
             )
         again.append(replace(delivery, rows=counts.rows, corrupt_rows=counts.corrupt, reading=now))
     return tuple(again)
@@ -172,7 +172,7 @@ def read_again(
 def measured_rows(
     spark: SparkSession, loaded: LoadedDataset, layout: Layout, only: Collection[FileContent]
 ) -> Mapping[FileContent, Counts]:
-    """What raw holds of some deliveries, read as `dataset.yaml` declares them now."""
+    """Counts of what raw holds of some deliveries, read as `dataset.yaml` declares them now."""
     source, path = loaded.dataset.landing, layout.raw_path(loaded.name)
     if not only or not is_table(path):
         return {}
@@ -197,7 +197,7 @@ def rows_in_raw(path: Path, days: Collection[dt.date], form: str | None = None) 
     """How many rows raw has of each delivery of these days, in one form or in any; read without Spark.
 
     Raises:
-        SourceError: rows may go while their files stay.
+        SourceError: raw has deletion vectors, so rows may be deleted while their files stay.
     """
     found = Counter[FileContent]()
     for content, kind, rows in _kinds_of_rows(DeltaTable(path), path, days, FORM) if is_table(path) else ():
@@ -207,10 +207,10 @@ def rows_in_raw(path: Path, days: Collection[dt.date], form: str | None = None) 
 
 
 def times_in_raw(path: Path, days: Collection[dt.date]) -> Mapping[FileContent, dt.datetime]:
-    """When the rows that raw has of each delivery of these days were read into it, the last of them; read without Spark.
+    """When the last row of each delivery of these days was read into raw; read without Spark.
 
     Raises:
-        SourceError: rows may go while their files stay.
+        SourceError: raw has deletion vectors, so rows may be deleted while their files stay.
     """
     found: dict[FileContent, dt.datetime] = {}
     for content, kind, _ in _kinds_of_rows(DeltaTable(path), path, days, INGESTED) if is_table(path) else ():
@@ -220,26 +220,24 @@ def times_in_raw(path: Path, days: Collection[dt.date]) -> Mapping[FileContent, 
 
 def _not_as_landed(loaded: LoadedDataset, layout: Layout, one: Delivery, rows: int) -> SourceError:
     return SourceError(
-        f"{layout.raw_path(loaded.name)}: raw has {rows} rows of {one.path}, and {one.rows} were landed. Put this file among the "
-        f"sources again if it is not there, and: backfill reland {loaded.name} --prefix {one.path} --reason …; or withdraw it, or "
+        f"{layout.raw_path(loaded.name)}: raw has {rows} rows of {one.path}, but {one.rows} were landed. Put this file back among "
+        f"the sources if it is gone, and: backfill reland {loaded.name} --prefix {one.path} --reason …; or withdraw it, or "
         "restore raw from a backup"
     )
 
 
 def require_layout(dataset: Dataset, stored: DataFrame, path: Path) -> None:
-    """Refuse a table of raw that keeps other things than those that are declared now.
+    """Refuse a raw table whose columns do not fit what is declared now.
 
     Raises:
-        SourceError: says what it keeps, and what to do.
+        SourceError: says what is wrong with the table, and what to do.
     """
     found = {field.name: declared_type(field.dataType) for field in stored.schema.fields}
     lines = dataset.landing.is_text
     if FORM not in found or (LINE in found) is not lines:
         wanted = "lines, as of text files" if lines else "columns, as of Parquet"
         back = (
-            "or set source.format in dataset.yaml back to what it was"
-            if FORM in found
-            else "an older version has written it"
+            "or set source.format in dataset.yaml back to what it was" if FORM in found else "an older version wrote it"
         )
         raise SourceError(
             f"{path}: raw does not keep {wanted}. Move this folder away and launch raw of all days, which lands them again from "
@@ -267,7 +265,7 @@ def _small_frame(spark: SparkSession, columns: Mapping[str, str], rows: Iterable
 
 
 def _of(those: DataFrame | None, rows: DataFrame) -> DataFrame:
-    """Of rows of raw those of some deliveries, with what is said of each; where no deliveries are named, all rows."""
+    """The rows of raw that belong to some deliveries, joined with the columns of `those`; all rows if `those` is None."""
     if those is None:
         return rows
     return rows.drop("_delivered_at").join(those, list(_CONTENT))
@@ -279,7 +277,7 @@ def _stored(
     """What raw has of some days now, of some deliveries or of all; read without Spark.
 
     Raises:
-        SourceError: rows may go while its files stay.
+        SourceError: raw has deletion vectors, so rows may be deleted while their files stay.
     """
     table, form = DeltaTable(path), form_of(reading_of(loaded.dataset.landing))
     rows, headlines, otherwise = Counter[FileContent](), dict[bytes, str](), ""
@@ -297,20 +295,20 @@ def _stored(
 def _kinds_of_rows(
     table: DeltaTable, path: Path, days: Collection[dt.date], *columns: str
 ) -> Iterator[tuple[FileContent, dict[str, Any], int]]:
-    """Of the rows that raw has of some days: what was delivered, with some columns, and how many; some more than once.
+    """Delivery, values of some columns and number of rows of what raw has of some days; a delivery may come several times.
 
     Raises:
-        SourceError: rows may go while their files stay.
+        SourceError: raw has deletion vectors, so rows may be deleted while their files stay.
     """
     if "deletionVectors" in (table.protocol().reader_features or ()):
         raise SourceError(
-            f"{path}: raw has deletion vectors switched on, by which rows go while their files stay as they are; rewrite its "
+            f"{path}: raw has deletion vectors switched on, which delete rows while their files stay as they are; rewrite its "
             "files (REORG TABLE … APPLY (PURGE)), then ALTER TABLE … DROP FEATURE deletionVectors"
         )
     for file, day in files_of_days(table, DELIVERY_DAY, days).items():
         with data_file(path, file) as read:
             names = [n for n in (*columns, "_source_file", "_fingerprint") if n in read.schema_arrow.names]
-            # A batch at a time: a headline stands beside each of its rows.
+            # One batch at a time: each row repeats its headline.
             for batch in read.iter_batches(columns=names):
                 kinds = pa.Table.from_batches([batch]).group_by(names).aggregate([([], "count_all")])
                 for kind in kinds.to_pylist():
@@ -320,13 +318,13 @@ def _kinds_of_rows(
 def require_known(
     loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt.date], known: Iterable[Delivery]
 ) -> None:
-    """Refuse to read raw where the ledger does not know what came last at a path, and no file is there: nobody can land it.
+    """Refuse to read raw if the ledger does not know the newest content at a path and the file is gone: it cannot be landed.
 
-    A file at the same path, whatever its content is by now, is what counts there, and a landing tells the ledger of it. So one
-    that is at work, or has died before it told the ledger, is no reason to refuse; nor is content that other has superseded since.
+    If a file is still at the path, it counts whatever its content, and a landing records it. So a landing that is running or
+    died before it recorded its files is no reason to refuse; nor is content that was superseded since.
 
     Raises:
-        SourceError: names a file, and the first digits of the fingerprint of what came last there.
+        SourceError: names a file, and the first digits of the fingerprint of the newest content there.
     """
     deliveries, path = tuple(known), layout.raw_path(loaded.name)
     over = surplus_days(deliveries, rows_by_day(path, DELIVERY_DAY, delivery_days) if is_table(path) else {})
@@ -341,7 +339,7 @@ def require_known(
         more = f" and of {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise SourceError(
             f"{path}: raw has rows of {file} ({fingerprint[:8]}){more} that the ledger does not know as landed, and this file "
-            "is not among the sources any more: the ledger may be older than raw. Restore a newer one, or put the file back with "
-            f"this content, which came last there, and launch raw of {day}. If its rows must not count, delete them from raw as "
+            "is no longer among the sources: the ledger may be older than raw. Restore a newer ledger, or put the file back with "
+            f"this content, the newest there, and launch raw of {day}. If its rows must not count, delete them from raw as "
             "docs/deliveries.md says"
         )

@@ -1,9 +1,9 @@
-"""What a query reads and calls beyond the tables that it was handed: found and named.
+"""Finds and names what a query reads or calls beyond the tables that it was given.
 
-The plan that Spark's client has built names relations and functions; it is walked down to the tables that were handed in.
-A text in SQL is opaque in it: the functions are found by its tokens, so that no string, comment or column is taken for
-one. Which relations a text reads only Spark can say. It analyses the plan once more, with the tables that were handed in
-marked: every other relation is none of them. Marked tables are empty, so that Spark opens no file.
+The plan built by Spark's client names relations and functions; it is walked down to the given tables. SQL text is opaque in
+the plan: its functions are found by tokens, so that no string, comment or column is mistaken for one. Only Spark can say which
+relations a text reads: it analyses the plan once more, with the given tables marked, and every unmarked relation is foreign.
+Marked tables are empty, so Spark opens no file.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _KNOWN: Final = frozenset({
 _OTHERS: Final[Mapping[str, str]] = {
     "sample": "sample, which takes other rows each time",
     "sample_by": "sampleBy, which takes other rows each time",
-    "cached_remote_relation": "a checkpoint, whose plan cannot be looked at",
-    "catalog": "spark.catalog; a model sees the tables that it is handed and nothing else",
-    "parse": "spark.read on a DataFrame; take from_json or from_csv",
+    "cached_remote_relation": "a checkpoint, whose plan cannot be checked",
+    "catalog": "spark.catalog; a model sees only the tables that it is given",
+    "parse": "spark.read on a DataFrame; use from_json or from_csv",
 }
 _COMMANDS: Final[Mapping[str, str]] = {
-    "create_dataframe_view": "makes a temporary view; hand a table to spark.sql by name: spark.sql('… {rows}', rows=rows)",
-    "checkpoint_command": "makes a checkpoint, whose plan cannot be looked at",
+    "create_dataframe_view": "makes a temporary view; give a table to spark.sql by name: spark.sql('… {rows}', rows=rows)",
+    "checkpoint_command": "makes a checkpoint, whose plan cannot be checked",
 }
-_DECLARE: Final = "which it is not handed; declare it in dataset.yaml, under references or upstream"
+_DECLARE: Final = "which it is not given; declare it in dataset.yaml, under references or upstream"
 _TIMES: Final = "take times from the data"
 _LEAVES: Final = frozenset({"LocalRelation", "OneRowRelation", "Range", "CTERelationRef", "UnionLoopRef"})
 _CUTS: Final = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail"})
@@ -51,7 +51,7 @@ _NAMED: Final = re.compile(
 )
 _NOW: Final = r"\(\s*(?i:now|today|tomorrow|yesterday)(?: [^()#,]*)?"
 _KINDS: Final = r"(?:date|timestamp|timestamp_ltz|timestamp_ntz)"
-# As Spark shows calls, and not the columns that it names after them.
+# As Spark shows calls, not the columns that it names after them.
 _CLOCK: Final = re.compile(rf"cast{_NOW} as {_KINDS}\)|\w*{_KINDS}{_NOW}, None\b")
 _VARIABLE: Final = re.compile(r"variablereference\(([\w.]+)")
 _SHOWN: Final = 60
@@ -59,16 +59,16 @@ _METADATA: Final = re.compile(r"(?<![\w`])_metadata#\d+")
 
 
 def undeclared(frame: DataFrame, tables: Mapping[str, DataFrame]) -> str | None:
-    """The first thing that a query takes from elsewhere than these tables, or that gives other rows of equal tables.
+    """The first thing that a query reads outside of these tables, or that can return other rows from equal tables.
 
-    It costs one analysis, some 30 ms, and raises Spark's own errors.
+    None if there is nothing. It costs one analysis, about 30 ms, and raises Spark's own errors.
     """
     client = cast("Any", frame).sparkSession.client
     return _problem(client, cast("Any", frame)._plan.to_proto(client), _ids(tables))  # noqa: SLF001 - no public way
 
 
 def aggregates(frame: DataFrame, tables: Mapping[str, DataFrame]) -> bool:
-    """Whether a query that `undeclared` finds nothing in makes one row of several; costs one analysis as well."""
+    """Whether a query makes one row of several; `undeclared` must have found nothing. It costs one analysis as well."""
     client = cast("Any", frame).sparkSession.client
     plan = cast("Any", frame)._plan.to_proto(client)  # noqa: SLF001 - as above
     analysed, mark = _analysed(client, plan, _ids(tables), empty=False)
@@ -76,7 +76,7 @@ def aggregates(frame: DataFrame, tables: Mapping[str, DataFrame]) -> bool:
 
 
 def undeclared_in_request(client: Any, request: Any, tables: Mapping[str, DataFrame]) -> str | None:
-    """The same of what a model written in Python executes while it runs; whatever is no query is named as well."""
+    """Like `undeclared`, for what a Python model executes while it runs; anything that is not a query is named as well."""
     plan = type(request.plan)()
     plan.CopyFrom(request.plan)
     if plan.WhichOneof("op_type") == "root":
@@ -91,7 +91,7 @@ def undeclared_in_request(client: Any, request: Any, tables: Mapping[str, DataFr
 
 
 def parts(value: Any) -> list[Any]:
-    """The messages in a field's value, which is one of them, a list or a map of some, or plain."""
+    """The messages in a field's value: one message, a list or map of messages, or none in a plain value."""
     if hasattr(value, "ListFields"):
         return [value]
     if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
@@ -109,11 +109,11 @@ def _problem(client: Any, plan: Any, given: set[int]) -> str | None:
     if found.problems:
         return found.problems[0]
     analysed, mark = _analysed(client, plan, given, empty=not found.eager)
-    return next(_faults_in_text(analysed, mark, found), None)
+    return next(_problems_in_text(analysed, mark, found), None)
 
 
 def _analysed(client: Any, plan: Any, given: set[int], *, empty: bool) -> tuple[str, str]:
-    """A query as Spark has analysed it, nothing where that cannot be told; and the name of tables that were handed in."""
+    """The analysed plan of a query as text, empty if ambiguous; and the name that marks the given tables."""
     mark, there = "handed_in", plan.SerializeToString()
     while mark.encode() in there:
         mark += "_"
@@ -125,7 +125,7 @@ def _analysed(client: Any, plan: Any, given: set[int], *, empty: bool) -> tuple[
 
 @dataclass
 class _Found:
-    """What a plan names: faults, the functions and bare words that may be calls, whether Spark counts before it plans."""
+    """What a plan names: problems, functions, bare words that may be calls, and whether Spark runs a query to plan it."""
 
     problems: list[str] = field(default_factory=list)
     called: set[str] = field(default_factory=set)
@@ -182,7 +182,7 @@ class _Found:
     def _text(self, text: str) -> None:
         sql = SqlCalls(text)
         if has_nested_comment(text):
-            self.problems.append("has a comment inside a comment; close the first one before")
+            self.problems.append("has a comment inside a comment; close the first one earlier")
         for call in sql.calls():
             self._call(call)
         self.problems += [f"reads the clock by {literal}; {_TIMES}" for literal in sql.clocks()]
@@ -190,7 +190,7 @@ class _Found:
 
 
 def _mark(message: Any, given: set[int], mark: str, *, empty: bool) -> None:
-    """Give every relation that was handed in the name `mark`, and no row if it is to be empty."""
+    """Give every given relation the name `mark`, and no rows if it is to be `empty`."""
     left = [message]
     while left:
         found = left.pop()
@@ -214,10 +214,10 @@ def _alias(relation: Any, name: str) -> None:
     relation.subquery_alias.alias = name
 
 
-def _faults_in_text(analysed: str, mark: str, found: _Found) -> Iterator[str]:
-    """What the analysed plan says that was not handed in."""
+def _problems_in_text(analysed: str, mark: str, found: _Found) -> Iterator[str]:
+    """Problems in the analysed plan, such as relations that were not given."""
     if not analysed:
-        yield "has texts that look like a plan of Spark; write them in another way"
+        yield "has texts that look like a Spark plan; write them in another way"
         return
     nodes = _nodes(analysed, mark)
     for at, (depth, line) in enumerate(nodes):
@@ -226,14 +226,14 @@ def _faults_in_text(analysed: str, mark: str, found: _Found) -> Iterator[str]:
         if below <= depth and kind not in _LEAVES | {mark}:
             yield f"reads {_name_of(nodes, at)}, {_DECLARE}"
         elif kind in _CUTS and not line.endswith("Limit 0") and not _is_sorted(nodes, at):
-            yield "takes some rows of many by a limit or an offset, and whichever come first; sort them (ORDER BY)"
+            yield "takes some rows by a limit or an offset without an order; sort them (ORDER BY)"
         elif kind == "Sample":
             yield "takes a sample, which has other rows each time"
     yield from _calls_in_text("\n".join(line for _, line in nodes), found)
 
 
 def _calls_in_text(own: str, found: _Found) -> Iterator[str]:
-    """What the model's own part of the plan calls that only analysis shows."""
+    """Calls in the model's own part of the plan that only analysis shows."""
     for word in sorted(found.bare):
         if any(f"{shown}(" in own for shown in WITHOUT_BRACKETS[word]):
             yield f"calls {word}, which {refusal(Call(word))}"
@@ -249,7 +249,7 @@ def _calls_in_text(own: str, found: _Found) -> Iterator[str]:
 
 
 def _nodes(tree: str, mark: str) -> list[tuple[int, str]]:
-    """Depth and text of each node of a plan; a table that was handed in is one node, named `mark`."""
+    """Depth and text of each node of a plan; a given table is one node, named `mark`."""
     nodes: list[tuple[int, str]] = [(0, "")]
     skipped: int | None = None
     for line in tree.split("\n"):
@@ -281,7 +281,7 @@ def _is_sorted(nodes: list[tuple[int, str]], at: int) -> bool:
 
 
 def _name_of(nodes: list[tuple[int, str]], at: int) -> str:
-    """What a model calls the relation at the end of a branch: the outermost name above it, or its kind."""
+    """The model's name for the relation at the end of a branch: the outermost name above it, or its kind."""
     depth, line = nodes[at]
     name = ""
     for above, text in reversed(nodes[:at]):

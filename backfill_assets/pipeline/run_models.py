@@ -42,14 +42,14 @@ def run_model(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]
     """Run a model on the tables given by name; the result is analysed, but nothing is computed yet.
 
     Raises:
-        ModelError: the file cannot be run, wants an unknown table, uses a Python UDF, reads or calls what `undeclared`
-            finds, or Spark cannot make sense of it; names the file and, where there is one, the line.
+        ModelError: the file cannot be run, asks for an unknown table, uses a Python UDF, reads or calls what `undeclared`
+            finds, or Spark cannot analyse it; names the file and, if known, the line.
     """
     frame = _sql(spark, model, tables) if model.language is Language.sql else _python(spark, model, tables)
     if found := _python_in(frame):
         raise ModelError(
-            f"{model.path}: uses {found}, which the Spark server cannot run: it has none of this project's modules. "
-            "Write it with the functions of pyspark.sql.functions, or in SQL"
+            f"{model.path}: uses {found}, which the Spark server cannot run without this project's modules. "
+            "Write it with pyspark.sql.functions or in SQL"
         )
     with renamed(ModelError, str(model.path)):
         schema = frame.schema
@@ -61,8 +61,8 @@ def run_model(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]
 
 def run_query(spark: SparkSession, text: str, tables: Mapping[str, DataFrame]) -> DataFrame:
     """Run one SELECT on the tables given by name; it raises Spark's own errors."""
-    # As a subquery, a text can only be a query: a statement that changes something does not parse. Tables come in by
-    # value: temp views would be resolved anew at each use, by whatever stands under their name then.
+    # As a subquery, a text can only be a query: a statement that changes something does not parse. Tables are passed by
+    # value: the name of a temp view would be resolved again at each use, and could be another view by then.
     names = ", ".join(f"{quoted(name)} AS (SELECT * FROM {{{name}}})" for name in tables)
     given = f"WITH {names} " if names else ""
     body = text.strip().removesuffix(";").replace("{", "{{").replace("}", "}}")
@@ -70,7 +70,7 @@ def run_query(spark: SparkSession, text: str, tables: Mapping[str, DataFrame]) -
 
 
 def empty_tables(spark: SparkSession, schemas: Mapping[str, T.StructType]) -> dict[str, DataFrame]:
-    """Tables without a row, to learn from a model which columns it yields."""
+    """Tables without rows, which show the columns that a model returns."""
     return {name: spark.createDataFrame([], schema) for name, schema in schemas.items()}
 
 
@@ -84,7 +84,7 @@ def _blank_lines(text: str) -> int:
 
 
 def _python(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) -> DataFrame:
-    # Here, not above: it brings all of Spark's client, which takes a second, and commands that only look need none of it.
+    # Imported here: it loads all of Spark's client, which takes a second and which read-only commands do not need.
     from pyspark.errors.exceptions.connect import SparkConnectException  # noqa: PLC0415
 
     try:
@@ -95,7 +95,7 @@ def _python(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) 
     except SparkConnectException as error:
         with renamed(ModelError, _place(model, error)):
             raise
-    except Exception as error:  # Spark's client has errors of its own, for wrong arguments and the like
+    except Exception as error:  # Spark's client has its own errors, such as for wrong arguments
         raise ModelError(f"{_place(model, error)}: {type(error).__name__}: {error}") from error
     if not isinstance(frame, DataFrame):
         raise ModelError(f"{model.path}: {model.layer}() returned {type(frame).__name__}; return a DataFrame")
@@ -120,7 +120,7 @@ def _call(
 
 @contextmanager
 def _active(spark: SparkSession) -> Iterator[None]:
-    """Let Spark's functions find the session: those that parse a type from text ask for the thread's active one."""
+    """Make the session active in this thread: Spark's functions that parse a type from text need it."""
     holder = cast("Any", type(spark))._active_session  # noqa: SLF001 - the public way makes it every thread's default
     before = getattr(holder, "session", None)
     holder.session = spark
@@ -132,7 +132,7 @@ def _active(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def _watched(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) -> Iterator[None]:
-    """Refuse what a model executes in this thread and may not; its settings are those of every session again afterwards."""
+    """Refuse forbidden statements that a model executes in this thread; afterwards, restore the settings of every session."""
     from backfill_assets.spark.client import set_settings  # noqa: PLC0415 - as above
 
     client = cast("Any", spark).client
@@ -201,7 +201,7 @@ def _field_names(plan: Any) -> Iterator[str]:
 def reference_tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> dict[str, DataFrame]:
     """Every reference as a DataFrame with exactly its declared columns.
 
-    A row that cannot be read as declared makes whatever uses the table fail.
+    A row that cannot be read as declared fails every query on the table.
 
     Raises:
         SourceError: a file is missing or has other columns than declared.
@@ -215,10 +215,10 @@ def reference_tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout)
 def read_file(spark: SparkSession, reference: Reference, path: Path, shown: str) -> DataFrame:
     """One file as a DataFrame with exactly its declared columns; `shown` names it in errors.
 
-    A row that cannot be read as declared makes whatever uses the frame fail.
+    A row that cannot be read as declared fails every query on the frame.
 
     Raises:
-        SourceError: the file has other columns than declared, or not even a header.
+        SourceError: the file has other columns than declared, or no header.
     """
     require_columns(path, shown, reference)
     if not reference.is_text:
@@ -228,7 +228,7 @@ def read_file(spark: SparkSession, reference: Reference, path: Path, shown: str)
     lines = lines_of(spark, reference, [path]).withColumn(HEADER, header)
     rows = typed_rows(cells_of(lines, reference, headers), reference)
     bad = F.concat(F.lit(f"{shown}: a row cannot be read as dataset.yaml declares it: "), F.col(CORRUPT))
-    # A condition on rows is never left out, whatever columns are read.
+    # Spark never skips a condition on rows, whatever columns are read.
     return rows.where(F.when(F.col(CORRUPT).isNull(), F.lit(True)).otherwise(F.raise_error(bad))).select(
         *reference.columns
     )

@@ -1,4 +1,4 @@
-"""Samples: some of the rows behind each failed verdict."""
+"""Samples: example rows for each failed verdict."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from backfill_assets.pipeline.stage import LINEAGE, outside_rows
 from backfill_assets.pipeline.tables import first_rows, in_days
 
 CHECK: Final = "_check"
-"""The column that says of which check a row is a sample."""
+"""The column that names the check that a row is a sample of."""
 
 _MOST: Final = 5
 _LONGEST_TEXT: Final = 200
@@ -36,11 +36,11 @@ Samples = dict[tuple[str, dt.date], tuple[Row, ...]]
 Failed = Mapping[str, Collection[dt.date]]
 """The days on which checks fail, by check."""
 Broken = Mapping[tuple[str, str], Collection[dt.date]]
-"""Days by check and column: which changed rows are wanted as samples."""
+"""Days by check and column: the changed rows that are wanted as samples."""
 
 
 def failed_days(evidence: Iterable[DayEvidence]) -> Failed:
-    """The checks that fail, each with its days."""
+    """The days of each failed check."""
     found: dict[str, list[dt.date]] = {}
     for verdict in (v for one in evidence for v in one.verdicts if not v.passed):
         found.setdefault(verdict.check, []).append(verdict.day)
@@ -63,14 +63,14 @@ def columns_behind(dataset: Dataset, contract: Contract, evidence: Iterable[DayE
 
 
 def plain_value(value: object) -> Value:
-    """A value of a row as a plain JSON one; long texts are cut."""
+    """A value of a row as a plain JSON value; long texts are truncated."""
     if isinstance(value, str) and len(value) > _LONGEST_TEXT:
         return value[:_LONGEST_TEXT] + "…"
     return json_value(value)
 
 
 def json_value(value: object) -> Value:
-    """A value of a row as a plain JSON one, whole; what is no finite number is text."""
+    """A value of a row as a plain JSON value, never truncated; NaN and infinities become text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return cast("Value", plain(value))
@@ -85,19 +85,19 @@ def samples_of(
 ) -> Samples:
     """Up to five rows per check and day of a frame that has the column `CHECK`, as plain JSON values.
 
-    Unless `shown` says how, a row is shown with all its columns.
+    By default, a row is shown with all its columns.
     """
     first = first_rows(frame, [CHECK, day], order, _MOST)
     return {(check, own): tuple(map(shown, rows)) for (check, own), rows in first.items()}
 
 
 def sample(frames: Frames, failed: Failed, force: Collection[Delivery]) -> Samples:
-    """Up to five offending rows of the shadow and of deliveries per failed check and day; at most three Spark queries.
+    """Up to five bad rows of the shadow and of deliveries per failed check and day; at most three Spark queries.
 
-    `force` are the deliveries in force behind the days. Changes and reconciliations have none: no single row is wrong in them.
+    `force` are the deliveries in force of the days. Changes and reconciliations have no samples: no single row is wrong.
 
     Raises:
-        SourceError: raw does not have the rows of these deliveries any more.
+        SourceError: raw no longer has the rows of these deliveries.
     """
     found: Samples = {}
     if days := failed.get("unique_key"):
@@ -119,7 +119,7 @@ def _duplicates(frames: Frames, days: Collection[dt.date]) -> Samples:
 
 
 def _bad_rows(dataset: Dataset) -> Mapping[str, Column]:
-    """By check the condition that a row of `with_matches` is wrong."""
+    """The condition by check that a row of `with_matches` is bad."""
     nulls = [F.col(column).isNull() for column in dataset.required_columns]
     return {
         "not_null": reduce(Column.__or__, nulls),
@@ -139,7 +139,7 @@ def _bad_samples(frames: Frames, bad: Mapping[str, Column], wanted: Failed) -> S
 
 
 def _corrupt(frames: Frames, days: Collection[dt.date], force: Collection[Delivery]) -> Samples:
-    """Unreadable rows of every delivery day that may bring the days, and rows that the days brought for others."""
+    """Unreadable rows of each delivery day that may bring the days, and rows that these days delivered for other days."""
     spark, loaded, layout, dataset = frames.spark, frames.loaded, frames.layout, frames.dataset
     raw = read_in_force(spark, loaded, layout, dataset.delivery_days(tuple(days)), force)
     unreadable = raw.where(F.col(CORRUPT).isNotNull()).select(

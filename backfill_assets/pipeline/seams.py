@@ -1,4 +1,4 @@
-"""Days that do not fit their neighbours: steps that a recomputation brought in, and columns that are null far more often."""
+"""Finds days that do not fit their neighbours: steps that a recomputation introduced, and columns null far more often."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from backfill_assets.core.measured import Figures, NullRise, Seam
 from backfill_assets.core.release import DataFile
 
 UNUSUAL: Final = 3.5
-"""Beyond this score a step is unusual, as Iglewicz and Hoaglin recommend for their modified z-score."""
+"""A step with a larger score is unusual, as Iglewicz and Hoaglin recommend for their modified z-score."""
 _ENOUGH: Final = 5
-"""Steps from which it can be told what is usual, of a series and of one day of the week."""
+"""The least number of steps that show what is usual, for a series and for one day of the week."""
 _NORMAL_MAD: Final = 0.6745
 _NORMAL_MEAN: Final = 1.253314
-"""What the median and the mean absolute deviation of a normal distribution have to do with its standard deviation."""
+"""Factors between the standard deviation of a normal distribution and its median and mean absolute deviations."""
 _ROUNDING: Final = 1e-9
-"""Relative to the figures: sums of floating-point numbers may differ by less, and that is no step."""
+"""Relative to the figures: a smaller difference can come from summing floating-point numbers, and is no step."""
 
 
 def places(days: Collection[dt.date]) -> tuple[dt.date, ...]:
-    """Where recomputed days may leave a seam: into each gapless run of them, out of it, and where a month begins inside.
+    """Where recomputed days may leave a seam: at both edges of each gapless run, and where a month begins inside.
 
     A place is the later day of the step.
     """
@@ -39,21 +39,20 @@ def places(days: Collection[dt.date]) -> tuple[dt.date, ...]:
 def seams(
     dataset: str, old: Mapping[dt.date, Figures], new: Mapping[dt.date, Figures], at: Collection[dt.date]
 ) -> tuple[Seam, ...]:
-    """The steps of every metric into the days `at`, by metric and day; those that can be told on neither side lack.
+    """The steps of every metric into the days `at`, by metric and day; steps unknown on both sides are left out.
 
-    `old` and `new` are whole series, by day, as readers see them now and as they would: a day that is not recomputed is in
-    both, one whose figures are not known in neither.
+    `old` and `new` are complete series by day, as readers see them now and after the release: a day that is not recomputed is
+    in both, and a day whose figures are unknown is in neither.
 
     The score is the modified z-score of Iglewicz and Hoaglin ("How to Detect and Handle Outliers", 1993): 0.6745 times the
     distance from the median, over the median absolute deviation (MAD), among the steps of the series *as it was*; where the
-    MAD is 0, the distance over 1.253314 times the mean absolute deviation, as IBM documents it for Cognos Analytics. A business
-    goes by the week, so the median is that of the steps into the same day of the week where there are five of them, the
-    deviations are taken from these medians and pooled, and a day of the week that varies more than others is
-    measured by its own. Steps are relative (logarithms of ratios) where the series is positive throughout, so that growth
-    is no seam.
+    MAD is 0, the distance over 1.253314 times the mean absolute deviation, as IBM documents it for Cognos Analytics. Business
+    data has a weekly rhythm, so the median is taken over steps into the same day of the week if there are at least five. The
+    deviations from these medians are pooled; a day of the week that varies more than others is measured by its own
+    deviation. Steps are relative (logarithms of ratios) if the entire series is positive, so that growth is no seam.
 
-    A seam is introduced where the step is unusual (beyond 3.5) and what the recomputation has added to it is, too: a
-    discontinuity that was always there is not blamed on it, nor is a step that was nearly unusual before.
+    A seam is introduced if the step's score is unusual (beyond 3.5) and the recomputation changed the score by more than 3.5:
+    a discontinuity that was always there is not blamed on it, nor is a step that was nearly unusual before.
     """
     metrics = dict.fromkeys(name for side in (old, new) for figures in side.values() for name in figures)
     days = sorted(set(at))
@@ -96,7 +95,7 @@ def _steps(series: Mapping[dt.date, Decimal], *, relative: bool) -> dict[dt.date
 
 
 def _usual(steps: Mapping[dt.date, float], least: float) -> list[tuple[float, float] | None]:
-    """By day of the week the usual step and the standard deviation from it; none where the series is too short to tell."""
+    """The usual step and its standard deviation by day of the week; None for each if the series is too short."""
     if len(steps) < _ENOUGH:
         return [None] * 7
     weekdays = [[step for day, step in steps.items() if day.weekday() == weekday] for weekday in range(7)]
@@ -117,11 +116,11 @@ def _score(step: float | None, usual: tuple[float, float] | None) -> float | Non
 
 
 SPAN: Final = 7
-"""How many days before a new one, or after it where there are not enough before, tell which share is usual: a week."""
+"""How many days before a new day (and after it, if too few are before) show which share is usual: a week."""
 _ENOUGH_DAYS: Final = 3
-"""Days from which it can be told what is usual."""
+"""The least number of days that show what is usual."""
 _ROWS: Final = 10
-"""So many rows more have to be null: of a few rows, one changes any share."""
+"""At least so many more rows must be null: with few rows, a single one changes any share."""
 
 Files = Mapping[dt.date, Sequence[DataFile]]
 
@@ -138,11 +137,11 @@ class _Day:
 def null_rises(
     columns: Collection[str], built: Files, published: Files, around: Files
 ) -> Mapping[dt.date, tuple[NullRise, ...]]:
-    """The columns of each day that was `built` which are null more often than in what is `published` of the day.
+    """The columns of each `built` day that are null more often than in the `published` version of the day.
 
-    A day of which nothing is published is compared with the median of the days before it, or also after it where these are
-    less than three: as they are built, or stand `around` it. Columns of which the log has no count, as those after
-    the thirty-second, are left out.
+    A day with nothing published is compared with the median of the days before it, and also of the days after it if fewer
+    than three are before; their files come from `built` or `around`. Columns without a null count in the log, such as those
+    after the thirty-second, are left out.
     """
     near = {**published, **around, **built}
     return {day: tuple(_rises(columns, day, built, published, near)) for day in built}
@@ -152,8 +151,8 @@ def _rises(columns: Collection[str], day: dt.date, built: Files, published: File
     own = _counted(built[day])
     if own is None:
         return
-    stands = published.get(day, ())
-    others = [_counted(stands)] if stands else _usual_share(day, near)
+    current = published.get(day, ())
+    others = [_counted(current)] if current else _usual_share(day, near)
     for column in columns:
         shares = [one.share(column) for one in others if one is not None and column in one.nulls]
         if column not in own.nulls or not shares:
@@ -172,7 +171,7 @@ def _usual_share(day: dt.date, near: Files) -> list[_Day]:
 
 
 def _counted(files: Iterable[DataFile]) -> _Day | None:
-    """Rows and nulls by column of all files; none where there is no row, or a file without statistics."""
+    """Rows and nulls by column of all files; None if there is no row, or a file without statistics."""
     stats = [json.loads(file.stats) if file.stats else {} for file in files]
     rows = sum(one.get("numRecords", 0) for one in stats)
     counts = [one.get("nullCount", {}) for one in stats]
@@ -183,15 +182,15 @@ def _counted(files: Iterable[DataFile]) -> _Day | None:
 
 
 def judge_seams(seams: Sequence[Seam]) -> CheckOutcome:
-    """The finding about the steps that one day has to answer for; none is fine, and so is a step that cannot be told."""
-    expected = "no step to a neighbouring day that the series never made"
+    """Judge the steps that one day is responsible for; no step passes, and so does an unknown one."""
+    expected = "no unusual new step to a neighbouring day"
     introduced = [seam for seam in seams if seam.introduced]
     if introduced:
-        remedy = "recompute the days on the other side as well; if the step is right, let the dataset warn: checks.seams.severity"
+        remedy = "recompute the days on the other side as well; if the step is right, set checks.seams.severity: warn"
         return CheckOutcome(
             False, expected, "; ".join(map(_shown, introduced)), f"a robust z-score of {UNUSUAL}", remedy
         )
-    return CheckOutcome(True, expected, f"{len(seams)} usual steps" if seams else "no edge and no beginning of a month")
+    return CheckOutcome(True, expected, f"{len(seams)} usual steps" if seams else "no edge and no start of a month")
 
 
 def _shown(seam: Seam) -> str:

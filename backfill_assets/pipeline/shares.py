@@ -1,4 +1,4 @@
-"""Shares: which values of which dimensions the differing rows of each day have, and how much of each measure they move."""
+"""Shares: which values of each dimension the differing rows of a day have, and how much they move each measure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from backfill_assets.core.measured import DELIVERY_FILE, Share
 from backfill_assets.pipeline.tables import equal_keys, figure, in_days
 
 MOVED: Final = "moved:"
-"""Prefix of the columns that hold how far a row moves a measure."""
+"""Prefix of the columns that say how far a row moves a measure."""
 LEFT: Final = "_left"
 """The column that holds 1 for a row that is removed, and otherwise 0."""
 CAME: Final = "_came"
 """The column that holds 1 for a row that is added, and otherwise 0."""
 
 _LEAST: Final = 0.01
-"""The least part of a day's move that is worth a value: attribution puts that price on each. So at most a hundred are kept."""
+"""The least part of a day's move that a kept value has; attribution charges as much for each value. So at most 100 are kept."""
 _LONGEST: Final = 200
 _NULL: Final = "(null)"
 _NOT_DELIVERED: Final = "(not delivered)"
@@ -39,10 +39,10 @@ _Key = tuple[dt.date, str, str]
 
 @dataclass(frozen=True)
 class Slices:
-    """What rows are told apart by: columns, and the delivery file of their key, where staging gives one.
+    """What rows are grouped by: columns, and the delivery file of their key, if staging has one.
 
-    `match` are the day and the key, the day first. `files` has by day the staged rows of each file. `staged` has a row per
-    match with the column `_source_file`, on days on which some row's file has to be looked up; it may lack all others.
+    `match` are the day and the key, the day first. `files` has the number of staged rows of each file by day. `staged` has one
+    row per match with the column `_source_file`, for days on which a row's file must be looked up; other days may be left out.
     """
 
     match: tuple[str, ...]
@@ -52,21 +52,21 @@ class Slices:
 
 
 def lone_files(files: Mapping[dt.date, Mapping[str, int]]) -> Mapping[dt.date, str]:
-    """The file of each day that has but one: whatever the shadow holds of that day came in it."""
+    """The file of each day that has exactly one: all shadow rows of that day came in it."""
     return {day: next(iter(own)) for day, own in files.items() if len(own) == 1}
 
 
 def shares_of(
     rows: DataFrame, shadow: DataFrame, partly: Collection[dt.date], measures: tuple[str, ...], slices: Slices
 ) -> Mapping[dt.date, tuple[Share, ...]]:
-    """By day the values of each dimension that make up at least one percent of the move of a measure.
+    """The values of each dimension that make up at least one percent of the move of a measure, by day.
 
-    `rows` are the differing ones, with match, dimensions, `LEFT`, `CAME`, and the column `MOVED` of each measure. `shadow` has
-    all rows of the days `partly`, those on which some of its rows do not differ.
+    `rows` are the differing rows, with match, dimensions, `LEFT`, `CAME`, and the column `MOVED` of each measure. `shadow` has
+    all rows of the days `partly`, on which some of its rows do not differ.
     """
     if not measures or not (slices.columns or slices.files):
         return {}
-    found = _telling(_sliced(rows, slices), slices, measures).collect()
+    found = _significant(_sliced(rows, slices), slices, measures).collect()
     of = _all_rows(shadow, partly, slices, found)
     shares: dict[dt.date, list[Share]] = {}
     for row in found:
@@ -79,7 +79,7 @@ def shares_of(
 
 
 def _sliced(frame: DataFrame, slices: Slices) -> DataFrame:
-    """The rows once per dimension, with its value."""
+    """Each row once per dimension, with its value there."""
     pairs = _pairs(slices)
     if slices.files:
         frame = _with_file(frame, slices)
@@ -105,7 +105,7 @@ def _with_file(frame: DataFrame, slices: Slices) -> DataFrame:
     known = frame.join(F.broadcast(there), F.col(slices.match[0]) == F.col(_DAY), "left").drop(_DAY)
     if slices.staged is None:
         return known
-    # A removed row may never have been delivered: it is looked up like those of days with several files.
+    # A removed row may never have been delivered: look it up, like rows of days with several files.
     sought = (F.col(LEFT) == 1) | ~in_days(slices.match[0], lone)
     return known.where(~sought).unionByName(_looked_up(frame.where(sought), slices.match, slices.staged))
 
@@ -119,7 +119,7 @@ def _looked_up(frame: DataFrame, match: tuple[str, ...], staged: DataFrame) -> D
     return joined.drop(*(f"_staged:{name}" for name in match))
 
 
-def _telling(sliced: DataFrame, slices: Slices, measures: tuple[str, ...]) -> DataFrame:
+def _significant(sliced: DataFrame, slices: Slices, measures: tuple[str, ...]) -> DataFrame:
     day = slices.match[0]
     moves = [MOVED + measure for measure in measures]
     sums = [F.sum(name).alias(name) for name in (LEFT, CAME, *moves)]
@@ -133,14 +133,14 @@ def _telling(sliced: DataFrame, slices: Slices, measures: tuple[str, ...]) -> Da
 
 
 def _all_rows(shadow: DataFrame, partly: Collection[dt.date], slices: Slices, found: list[Row]) -> Mapping[_Key, int]:
-    """Of each value that was found all its rows, on the side that has more of them; of a file those that are staged."""
+    """All rows of each found value, on the side that has more of them; for a file, its staged rows."""
     keys = {(row[0], row[_DIMENSION], row[_VALUE]): row for row in found}
     there = {key: row[_ROWS] - row[LEFT] for key, row in keys.items()}
     asked = [key for key in keys if key[0] in partly and key[1] != DELIVERY_FILE]
     there |= {**dict.fromkeys(asked, 0), **_counted(shadow, slices, asked)}
-    # What the published side has more of tells its count without a look at all its rows.
+    # If the published side has more rows, the difference gives its count without reading all its rows.
     larger = {key: count + max(0, keys[key][LEFT] - keys[key][CAME]) for key, count in there.items()}
-    # A key stays delivered, whatever becomes of its row.
+    # A key stays delivered, whatever happens to its row.
     staged = {key: slices.files[key[0]][key[2]] for key in keys if key[2] in slices.files.get(key[0], {})}
     return {key: staged.get(key, count) if key[1] == DELIVERY_FILE else count for key, count in larger.items()}
 

@@ -1,4 +1,4 @@
-"""Staging: from deliveries to typed, deduplicated rows by business day."""
+"""Staging: turns deliveries into typed, deduplicated rows by business day."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from backfill_assets.spark.session import room_for
 from backfill_assets.storage.layout import Layout
 
 LINEAGE: Final = "_lineage"
-"""The column that tells of each row from which delivery it came; a staging model hands it through."""
+"""The column that says which delivery a row came from; a staging model passes it through."""
 
 _LINEAGE_TYPE: Final = T.StructType(
     [
@@ -47,9 +47,9 @@ _LINEAGE_TYPE: Final = T.StructType(
     ]
 )
 Arrange = Callable[[DataFrame], DataFrame]
-"""Brings the rows of a table into another order, and nothing else."""
+"""Changes only the order of the rows of a table."""
 _WEEK: Final = 7 * 24
-"""Hours for which Delta keeps what was replaced, unless a table says otherwise."""
+"""Hours for which Delta keeps replaced files by default."""
 _KEPT: Final = {
     DELIVERY_DAY: "delivery_day", "_delivered_at": "delivered_at", "_source_file": "source_file", ORDER: "order",
 }  # fmt: skip
@@ -57,7 +57,7 @@ _KEPT: Final = {
 
 @dataclass(frozen=True)
 class StagedCounts:
-    """Rows of one business day, and rows delivered on that day that belong to no day it may bring.
+    """Rows of one business day, and rows delivered on that day for business days that it may not bring.
 
     `files` is the digest of the files that hold the day in the table `place` below staging.
     """
@@ -71,33 +71,33 @@ class StagedCounts:
 def stage(
     spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], force: Collection[Delivery]
 ) -> Mapping[dt.date, StagedCounts]:
-    """Build exactly these days of staging from the deliveries in `force`, in one commit; days without any end up empty.
+    """Build exactly these days of staging from the deliveries in `force`, in one commit; days without any become empty.
 
     Raises:
         ModelError: the staging model fails or returns other columns than it must.
         SourceError: raw or a reference does not fit what `dataset.yaml` declares.
-        StorageError: the disk is full, or does not confirm what was staged; staging is what it was, or is staged again next time.
+        StorageError: the disk is full, or does not confirm what was staged; staging is unchanged, or is staged again next time.
     """
     if not days:
         return {}
     dataset = loaded.dataset
     rows = _model_rows(spark, loaded, layout, dataset.delivery_days(tuple(days)), force)
     path = _folder(layout, loaded, rows.schema)
-    # Counting needs temporary files: a disk that is full of them is not the model's fault.
+    # Counting needs temporary files: if they fill the disk, the model is not at fault.
     with renamed(ModelError, str(loaded.staging_model.path), also=("FAILED_READ_FILE",)), room_for(path):
         counted = Observation()
         seen = rows.observe(counted, F.count_if(_is_outside(dataset)).alias("outside"))
-        # On the disk for good: the ledger will say that these days are staged.
+        # Durable first: the ledger will say that these days are staged.
         with kept(path):
             files = write_days(_own(seen, dataset, days), path, dataset.partition_column, days)
-        # By day only where there are any, or where Spark has not said: reading all rows again costs as much as writing them.
+        # Counted by day only if there are any, or if Spark gave no count: reading all rows again costs as much as writing them.
         outside = {} if counted.get.get("outside") == 0 else _outside_by_day(rows, loaded, days)
     counts = rows_by_day(path, dataset.partition_column, days)
     return {day: StagedCounts(counts[day], outside.get(day, 0), path.name, files[day]) for day in days}
 
 
 def held_in_staging(loaded: LoadedDataset, layout: Layout, staged: Iterable[StagedDay]) -> Mapping[dt.date, str]:
-    """By day the digest of the files that hold it now, in the table where it was staged; days without a table lack."""
+    """Digest by day of the files that hold it now, in the table where it was staged; days without a table are left out."""
     places: dict[str, list[dt.date]] = {}
     for one in staged:
         places.setdefault(one.place, []).append(one.day)
@@ -109,7 +109,7 @@ def held_in_staging(loaded: LoadedDataset, layout: Layout, staged: Iterable[Stag
 
 
 def as_they_are(table: DataFrame) -> DataFrame:
-    """Leave the rows as they are."""
+    """Keep the order of the rows."""
     return table
 
 
@@ -121,9 +121,9 @@ def staged_rows(
     force: Collection[Delivery],
     arrange: Arrange = as_they_are,
 ) -> DataFrame:
-    """What `stage` would write of these days now, as a frame; nothing is written.
+    """The rows that `stage` would write for these days now; nothing is written.
 
-    `arrange` is applied to the tables that the staging model sees.
+    `arrange` is applied to the tables that the staging model reads.
 
     Raises:
         ModelError: the staging model fails or returns other columns than it must.
@@ -136,17 +136,17 @@ def staged_rows(
 def outside_rows(
     spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], force: Collection[Delivery]
 ) -> DataFrame:
-    """What the staging model returns of these delivery days for business days that they may not bring."""
+    """Rows that the staging model returns from these delivery days for business days that they may not bring."""
     return _model_rows(spark, loaded, layout, days, force).where(_is_outside(loaded.dataset))
 
 
 def staged_table(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> DataFrame:
-    """The staging table that fits what the staging model returns now; runs no Spark job.
+    """The staging table with the columns that the staging model returns now; runs no Spark job.
 
-    Each set of columns and types has a folder of its own, so that a changed model never meets rows of another shape.
+    Each set of columns and types has its own folder, so that a changed model never meets rows of another shape.
 
     Raises:
-        SourceError: nothing was ever staged under these columns.
+        SourceError: nothing was ever staged with these columns.
     """
     path = _folder(layout, loaded, run_model(spark, loaded.staging_model, _empty_tables(spark, loaded)).schema)
     if not is_table(path):
@@ -155,7 +155,7 @@ def staged_table(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> 
 
 
 def aggregates_deliveries(spark: SparkSession, loaded: LoadedDataset) -> bool:
-    """Whether the staging model makes one row of several, so that rows of several files may be one; runs no Spark job."""
+    """Whether the staging model makes one row of several, possibly from several files; runs no Spark job."""
     tables = _empty_tables(spark, loaded)
     return aggregates(run_model(spark, loaded.staging_model, tables), tables)
 
@@ -163,15 +163,15 @@ def aggregates_deliveries(spark: SparkSession, loaded: LoadedDataset) -> bool:
 def vacuum_staging(
     opened: Callable[[], AbstractContextManager[SparkSession]], loaded: LoadedDataset, layout: Layout
 ) -> int:
-    """Remove the files of staging that no version of the last week has; how many. A session is opened only where there are some.
+    """Remove the staging files that no version of the last week has; returns their number. Opens a session only if there are some.
 
-    Staging can be built again from raw. Raw is left alone: what its log does not know, after a backup was restored, may be
-    all that there is of a delivery.
+    Staging can be built again from raw. Raw is left alone: after a backup was restored, a file that its log does not know may be
+    the only copy of a delivery.
     """
     old = {path: _unneeded(path) for path in tables_in(layout.staging_path(loaded.name))}
     if not any(old.values()):
         return 0
-    # Through the one writer of the table; delta-rs has only looked.
+    # Through Spark, the table's only writer; delta-rs only listed the files.
     with opened() as spark:
         for path in (path for path, files in old.items() if files):
             quoted = str(path).replace("`", "``")
@@ -187,7 +187,7 @@ def _empty_tables(spark: SparkSession, loaded: LoadedDataset) -> Mapping[str, Da
 
 def _unneeded(path: Path) -> list[str]:
     found = DeltaTable(path).vacuum(retention_hours=_WEEK, dry_run=True, full=True)
-    # Checksums beside the files, which Spark leaves alone as well.
+    # Not checksums beside the files: Spark leaves them alone as well.
     return [file for file in found if not file.rsplit("/", 1)[-1].startswith((".", "_"))]
 
 
@@ -197,7 +197,7 @@ def _folder(layout: Layout, loaded: LoadedDataset, schema: T.StructType) -> Path
 
 
 def _own(rows: DataFrame, dataset: Dataset, days: Collection[dt.date]) -> DataFrame:
-    """Of what a staging model returns the staged rows of these days."""
+    """The staged rows of these days among those that a staging model returns."""
     own = rows.where(~_is_outside(dataset) & in_days(dataset.partition_column, days))
     return _flattened(_newest(own, dataset))
 
@@ -230,12 +230,12 @@ def _check_columns(loaded: LoadedDataset, schema: T.StructType) -> None:
     found = {field.name: field.dataType for field in schema.fields}
     wanted = (dataset.partition_column, *dataset.key, LINEAGE)
     if missing := [name for name in dict.fromkeys(wanted) if name not in found]:
-        raise ModelError(f"{file}: lacks the column {', '.join(missing)}; found {', '.join(found)}")
+        raise ModelError(f"{file}: does not return the column {', '.join(missing)}; found {', '.join(found)}")
     if not isinstance(found[dataset.partition_column], T.DateType):
         kind = declared_type(found[dataset.partition_column])
         raise ModelError(f"{file}: column {dataset.partition_column}: expected date, found {kind}; cast it")
     if found[LINEAGE].simpleString() != _LINEAGE_TYPE.simpleString():
-        raise ModelError(f"{file}: column {LINEAGE} was changed; hand it through from raw as it is")
+        raise ModelError(f"{file}: column {LINEAGE} was changed; pass it through from raw unchanged")
     if kept := [name for name in found if name.startswith("_") and name != LINEAGE]:
         raise ModelError(f"{file}: column {kept[0]}: names that begin with _ are the framework's; rename it")
 
@@ -244,7 +244,7 @@ def _is_outside(dataset: Dataset) -> Column:
     day, delivered = F.col(dataset.partition_column), F.col(LINEAGE).getField("delivery_day")
     inside = (day <= delivered) & (day >= F.date_sub(delivered, dataset.landing.late_days))
     lost = F.raise_error(
-        F.lit(f"rows have no {LINEAGE}; hand it through for every row, after an aggregation as max({LINEAGE})")
+        F.lit(f"rows have no {LINEAGE}; pass it through for every row, after an aggregation as max({LINEAGE})")
     )
     return F.when(delivered.isNull(), lost.cast("boolean")).otherwise(~is_true(inside))
 
@@ -256,7 +256,7 @@ def _outside_by_day(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.
 
 
 def _newest(rows: DataFrame, dataset: Dataset) -> DataFrame:
-    """Keep of each key all rows of its newest delivery: duplicates inside one delivery are for the checks to find."""
+    """For each key, keep all rows of its newest delivery: the checks find duplicates inside one delivery."""
     alone = dataset.staging.deduplicate is Deduplicate.latest_file and not dataset.landing.late_days
     if alone or dataset.staging.deduplicate is Deduplicate.none:
         return rows

@@ -1,4 +1,4 @@
-"""Spark in our words: names, types and fingerprints, the days of a Delta table, read and replaced."""
+"""Our layer on Spark: names, types and fingerprints; reads and replaces days of Delta tables."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def literal(value: str) -> str:
 
 
 def days_condition(column: str, days: Collection[dt.date]) -> str:
-    """SQL that holds for rows of these days; comparisons only, which `replaceWhere` and partition pruning understand."""
+    """SQL that is true for rows of these days; only comparisons, which `replaceWhere` and partition pruning understand."""
     name = quoted(column)
     runs = [f"({name} >= DATE'{first}' AND {name} <= DATE'{last}')" for first, last in runs_of_days(days)]
     return " OR ".join(runs) or "false"
@@ -70,7 +70,7 @@ def in_days(column: str, days: Collection[dt.date]) -> Column:
 
 
 def is_true(condition: Column) -> Column:
-    """The condition, with null for false."""
+    """The condition, with null counted as false."""
     return F.coalesce(condition, F.expr("false"))
 
 
@@ -81,7 +81,7 @@ def spark_type(declared: str) -> T.DataType:
 
 
 def declared_type(found: T.DataType) -> str:
-    """A type of Spark in the words of `dataset.yaml`; Spark's own word where it has none."""
+    """A Spark type by its name in `dataset.yaml`; by Spark's own name if there is none."""
     return _NAMES.get(found.simpleString(), found.simpleString())
 
 
@@ -98,10 +98,10 @@ def is_numeric(found: T.DataType) -> bool:
 def first_rows(
     frame: DataFrame, group: Sequence[str], order: Sequence[Column], most: int
 ) -> Mapping[tuple[Any, ...], list[dict[str, Any]]]:
-    """The first rows of each group in this order, by the values of the group's columns, none of which is ever null."""
+    """The first rows of each group in this order, by the values of the group's columns, which are never null."""
     rank = F.row_number().over(Window.partitionBy(*group).orderBy(*order))
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    # Sorted here: Spark would sort all of it once more, in a job of its own.
+    # Sorted here: Spark would sort everything again, in a separate job.
     ranked = frame.withColumn(_RANK, rank).where(F.col(_RANK) <= most).collect()
     for row in sorted(ranked, key=lambda row: (*(row[name] for name in group), row[_RANK])):
         values = {name: value for name, value in row.asDict().items() if name != _RANK}
@@ -115,7 +115,7 @@ def condition_of(error: PySparkException) -> str:
 
 
 def reason(error: PySparkException, lines_before: int = 0) -> str:
-    """The first line of Spark's message; line numbers count from where the model begins, `lines_before` lines down."""
+    """The first line of Spark's message; line numbers count from the start of the model, `lines_before` lines down."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     text = _SQLSTATE.sub("", _PREFIX.sub("", lines[0])).rstrip("; ")
 
@@ -129,15 +129,15 @@ def reason(error: PySparkException, lines_before: int = 0) -> str:
 def renamed(
     kind: type[BackfillError], where: str, lines_before: int = 0, also: tuple[str, ...] = (), remedy: str = ""
 ) -> Iterator[None]:
-    """Turn Spark's errors about data and SQL, and those that `also` names, into one of ours that begins with `where`.
+    """Turn Spark's errors about data and SQL, and those that `also` names, into one of our errors that begins with `where`.
 
-    A full disk is a StorageError. All others pass as they are.
+    A full disk becomes a StorageError. All other errors pass unchanged.
     """
     try:
         with room_for(where):
             yield
     except PySparkException as error:
-        # An engine that is lost or interrupted is not the model's fault, and its own handler names it.
+        # A lost or interrupted engine is not the model's fault; its own handler names it.
         if not is_of_data(error) and not condition_of(error).startswith(also):
             raise
         text = f"{where}: {reason(error, lines_before)}"
@@ -145,25 +145,25 @@ def renamed(
 
 
 def equal_keys(mine: Column, theirs: Column, *, of_one_type: bool) -> Column:
-    """Whether two parts of keys are equal, nulls included; where a model gives them another type, by their text.
+    """Whether two parts of keys are equal, nulls included; if a model gives them different types, by their text.
 
-    Text that is no number breaks nothing so.
+    So text that is no number causes no error.
     """
     return mine.eqNullSafe(theirs) if of_one_type else mine.cast("string").eqNullSafe(theirs.cast("string"))
 
 
 def figures_of(values: Mapping[str, object]) -> tuple[dict[str, Decimal | None], tuple[str, ...]]:
-    """The figures by name, and the names of those that Spark computed in floating point, in order."""
+    """The figures by name, and the sorted names of those that Spark computed in floating point."""
     floating = sorted(name for name, value in values.items() if isinstance(value, float))
     return {name: figure(value) for name, value in values.items()}, tuple(floating)
 
 
 def figure(value: object) -> Decimal | None:
-    """A number as Spark returns it, as the exact figure that it shows; null for nothing."""
+    """A number from Spark as the exact figure that it shows; None for null."""
     if value is None:
         return None
     if isinstance(value, float):
-        # Infinities cannot be compared by differences: like NaN, they equal nothing.
+        # Differences cannot compare infinities: like NaN, they equal nothing.
         return Decimal(repr(value)) if math.isfinite(value) else Decimal("NaN")
     return Decimal(str(value))
 
@@ -173,7 +173,7 @@ _PLAIN: Final = {
     "delta.enableRowTracking": "false",
     "delta.columnMapping.mode": "none",
 }
-"""What a remote server may switch on by default, and delta-rs or a swap of files cannot do with."""
+"""Switches off what a remote server may enable by default and delta-rs or a swap of files cannot handle."""
 _RACES: Final = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 _TRIES: Final = 5
 _WRITES: Final = itertools.count()
@@ -188,22 +188,22 @@ def read_table(spark: SparkSession, path: Path) -> DataFrame:
 def read_days(
     spark: SparkSession, path: Path, partition: str, days: Collection[dt.date], version: int | None = None
 ) -> DataFrame:
-    """Read some days of a Delta table, of its newest version or of another; other days' files are not opened."""
+    """Read some days of a Delta table at its newest or a given version; files of other days are not opened."""
     reader = spark.read.format("delta")
     table = reader if version is None else reader.option("versionAsOf", version)
     return table.load(str(path)).where(in_days(partition, days))
 
 
 def write_days(frame: DataFrame, path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-    """Replace exactly these days of a table by `frame`, one file per day, in one commit; creates the table.
+    """Replace exactly these days of a table by `frame`, one file per day, in one commit; creates the table if needed.
 
-    Gives by day the digest of the files that this very commit has brought, whatever others write meanwhile.
+    Returns by day the digest of the files that exactly this commit added, whatever others write meanwhile.
 
-    Days that `frame` has no row of end up empty. It must not have rows of other days: Delta refuses them, but only where
-    there is a table already.
+    Days without rows in `frame` become empty. It must not have rows of other days: Delta refuses them only if the table
+    exists already.
 
     Raises:
-        StorageError: the disk is full; the table is what it was.
+        StorageError: the disk is full; the table is unchanged.
     """
     commit = replace_where(frame, path, partition, days_condition(partition, days))
     files: dict[str, list[str]] = {}
@@ -213,15 +213,15 @@ def write_days(frame: DataFrame, path: Path, partition: str, days: Collection[dt
 
 
 def replace_where(frame: DataFrame, path: Path, partition: str, condition: str) -> Path | None:
-    """Replace the rows that meet a condition by `frame`, one file per day, in one commit; creates the table.
+    """Replace the rows that meet a condition by `frame`, one file per day, in one commit; creates the table if needed.
 
-    Gives the file of the commit; none where no row was removed or added, for then Delta makes no commit.
+    Returns the file of the commit; None if no row was removed or added, because Delta then makes no commit.
 
     Raises:
-        StorageError: the disk is full; the table is what it was.
+        StorageError: the disk is full; the table is unchanged.
     """
     rows = frame.repartition(partition)
-    # Told by it and not by its version: others may commit in between.
+    # The commit is recognised by this mark, not by its version: others may commit in between.
     mark = f"{cast('ConnectSession', frame.sparkSession).session_id} {os.getpid()} {next(_WRITES)}"
 
     before = max((version for version, _ in commits(path / LOG)), default=-1)
@@ -245,7 +245,7 @@ def _mark_of(commit: Path) -> object:
 
 
 def retried(write: Callable[[], None]) -> None:
-    """Run an idempotent write again when a concurrent one came first."""
+    """Repeat an idempotent write when a concurrent one came first."""
     for left in reversed(range(_TRIES)):
         try:
             return write()
@@ -257,7 +257,7 @@ def retried(write: Callable[[], None]) -> None:
 
 @dataclass(frozen=True)
 class OnSpark:
-    """Works on these datasets, in a session of its own for each step; `session` opens one for a tag."""
+    """Works on these datasets, with a separate session for each step; `session` opens one for a tag."""
 
     session: Callable[[str], AbstractContextManager[SparkSession]]
     datasets: Mapping[str, LoadedDataset]
@@ -265,7 +265,7 @@ class OnSpark:
 
     def opened(self, step: str) -> AbstractContextManager[SparkSession]:
         """A session for a step."""
-        # A tag of this thread's own: a session's newer namesake would end it.
+        # The tag is unique to this thread: a newer session with the same tag would end this one.
         return self.session(f"{step} {os.getpid()} {threading.get_ident()}")
 
 
@@ -279,7 +279,7 @@ class SparkFingerprints(OnSpark):
     """The port `ContentFingerprints` on the published tables."""
 
     def of(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-        """Fingerprints of the published days, as in `Side.fingerprint`: empty for a day without rows."""
+        """Fingerprints of the published days, as in `Side.fingerprint`; empty for a day without rows."""
         none = dict.fromkeys(days, "")
         loaded = self.datasets[dataset]
         path = self.layout.published_path(dataset)
@@ -293,7 +293,7 @@ class SparkFingerprints(OnSpark):
 
 
 def with_declared_columns(frame: DataFrame, dataset: Dataset) -> DataFrame:
-    """The frame with every declared column: one that a table lacks is all null, as readers will see it once added."""
+    """The frame with every declared column; missing ones are null, as readers will see them once they are added."""
     missing = {
         name: F.lit(None).cast(spark_type(column.type))
         for name, column in dataset.columns.items()
@@ -307,20 +307,20 @@ def fingerprint_columns(dataset: Dataset) -> list[Column]:
     hashed = hash_of(dataset, *sorted(dataset.columns))
     return [
         F.count("*").alias(_ROWS),
-        # A sum of 64-bit numbers overflows 64 bits, which Spark refuses.
+        # A sum of 64-bit numbers can overflow 64 bits, which Spark refuses.
         F.sum(hashed.cast(T.DecimalType(38, 0))).alias(_SUM),
         F.bit_xor(hashed).alias(_XOR),
     ]
 
 
 def fingerprint_of(row: Row | Mapping[str, Any]) -> str:
-    """The fingerprint of a group: number of rows, and sum and exclusive-or of their hashes."""
+    """The fingerprint of a group: number of rows, sum and exclusive-or of their hashes."""
     return f"{row[_ROWS]}:{int(row[_SUM])}:{row[_XOR] & _MASK:016x}"
 
 
 def hash_of(dataset: Dataset, *names: str) -> Column:
-    """The hash of some declared columns of a row, equal for values that are equal."""
-    # A null leaves Spark's hash as it was: without the flags (null, a) and (a, null) would be equal.
+    """The hash of some declared columns of a row; equal values have equal hashes."""
+    # A null does not change Spark's hash: without the flags, (null, a) and (a, null) would be equal.
     flags = [F.col(name).isNull() for name in names]
     return F.xxhash64(*flags, *(_normal(F.col(name), dataset.columns[name].type) for name in names))
 
@@ -328,6 +328,6 @@ def hash_of(dataset: Dataset, *names: str) -> Column:
 def _normal(column: Column, declared: str) -> Column:
     if declared not in ("float", "double"):
         return column
-    # Equal to SQL, but not in their bits: 0.0 and -0.0, and the many kinds of NaN.
+    # Equal in SQL but different in their bits: 0.0 and -0.0, and the many kinds of NaN.
     zero = F.when(column == 0, F.lit(0.0).cast(declared))
     return zero.when(F.isnan(column), F.lit(float("nan")).cast(declared)).otherwise(column)

@@ -1,4 +1,4 @@
-"""Views of published tables and previews in Spark, and the queries of consumers."""
+"""Views of published tables, previews, and the queries of consumers, in Spark."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from backfill_assets.storage.layout import Layout
 DATABASE: Final = "published"
 """The database in Spark's catalog that holds the published views."""
 PREVIEW: Final = "preview"
-"""The database that holds the views of datasets as they will be."""
+"""The database that holds the previews: views of datasets as they will be after a release."""
 
 
 def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout: Layout) -> None:
-    """Create or renew the view of every dataset that has a published table: its business columns, nothing else.
+    """Create or replace the view of every dataset with a published table; a view has only the business columns.
 
-    A declared column that the table does not have yet appears once a release has brought it. The view `data_releases`
-    shows what every release was.
+    A declared column that the table does not have yet appears with the first release that adds it. The view `data_releases`
+    lists every release.
     """
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(DATABASE)}")
     releases = layout.data_releases_path()
@@ -59,7 +59,7 @@ def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout:
 
 def _ensure(spark: SparkSession, name: str, query: str) -> None:
     view = f"{quoted(DATABASE)}.{quoted(name)}"
-    # Not CREATE OR REPLACE: Spark drops the view for a moment then, and whoever reads it meanwhile finds none.
+    # Not CREATE OR REPLACE: Spark would drop the view for a moment, and a reader would find none.
     renew = f"ALTER VIEW {view} AS {query}"
     if spark.catalog.tableExists(view):
         spark.sql(renew)
@@ -69,32 +69,32 @@ def _ensure(spark: SparkSession, name: str, query: str) -> None:
     except AnalysisException as error:
         if condition_of(error) != "TABLE_OR_VIEW_ALREADY_EXISTS":
             raise
-        # Somebody else created it meanwhile.
+        # Another process created it meanwhile.
         spark.sql(renew)
 
 
 class SparkPreviews(OnSpark):
     """The port `Previews` in the Spark catalog.
 
-    Which there are stands in a folder of the warehouse as well: to find that there is none takes no Spark.
+    A folder of the warehouse also lists the previews, so that checking for them needs no Spark.
     """
 
     def show(self, dataset: str, unit: str, days: Sequence[dt.date], shadows: Mapping[str, Sequence[dt.date]]) -> str:
-        """Create or renew the view of a dataset; its full name.
+        """Create or replace the preview of a dataset; returns its full name.
 
-        It shows the published table outside of `days`, and of these what stands in the unit's `shadows` (folder to days).
+        It shows the unit's `shadows` (folder to days) for these `days`, and the published table for all others.
         """
-        # Noted first: a view that nobody knows of would never be dropped.
+        # Noted first: a view without a note would never be dropped.
         write_whole(self.layout.preview_note(dataset), unit)
         with self.opened("previews") as spark:
             return ensure_preview(spark, self.datasets[dataset], self.layout, unit, (days, shadows))
 
     def shown(self) -> Mapping[str, str]:
-        """The datasets that have such a view, and the unit that it shows."""
+        """The datasets with a preview, and the unit that each shows."""
         return {note.name: text_of(note) for note in self.layout.preview_notes()}
 
     def drop(self, datasets: Sequence[str]) -> None:
-        """Drop the views of these datasets; one that is not there is fine."""
+        """Drop the previews of these datasets; missing ones are ignored."""
         if not datasets:
             return
         with self.opened("previews") as spark:
@@ -109,9 +109,9 @@ def ensure_preview(
     unit: str,
     places: tuple[Sequence[dt.date], Mapping[str, Sequence[dt.date]]],
 ) -> str:
-    """Create or renew the view of a dataset as it will be once a unit is released; its full name.
+    """Create or replace the view of a dataset as it will be once a unit is released; returns its full name.
 
-    `places` are the days that the unit replaces, and where they stand: shadow folder below the published table to days.
+    `places` are the days that the unit replaces, and their shadows: folder below the published table to days.
     """
     days, shadows = places
     partition, home = loaded.dataset.partition_column, layout.published_path(loaded.name)
@@ -130,7 +130,7 @@ def ensure_preview(
 
 
 def drop_previews(spark: SparkSession, datasets: Iterable[str]) -> None:
-    """Drop the previews of these datasets; one that is not there is fine."""
+    """Drop the previews of these datasets; missing ones are ignored."""
     if spark.catalog.databaseExists(PREVIEW):
         for name in datasets:
             spark.sql(f"DROP VIEW IF EXISTS {quoted(PREVIEW)}.{quoted(name)}")
@@ -142,7 +142,7 @@ def _selected(spark: SparkSession, loaded: LoadedDataset, path: Path, condition:
 
 
 def _columns(loaded: LoadedDataset, there: Sequence[str]) -> str:
-    """Every declared column; those that a table lacks are null, as readers will see them."""
+    """Every declared column; columns missing in a table are null, as readers will see them."""
     return ", ".join(
         quoted(name) if name in there else f"CAST(NULL AS {spark_type(column.type).simpleString()}) AS {quoted(name)}"
         for name, column in loaded.dataset.columns.items()
@@ -153,10 +153,10 @@ class SparkConsumers(OnSpark):
     """The port `ConsumerQueries` on the published tables."""
 
     def figures(self, dataset: str, versions: Sequence[int], through: dt.date) -> Mapping[int, Mapping[str, Figures]]:
-        """By version and consumer the figures of its query, over the days up to `through`.
+        """The figures of each consumer's query by version and consumer, over the days up to `through`.
 
         Raises:
-            DatasetError: a query of dataset.yaml fails, or returns other than one row of numbers.
+            DatasetError: a query of dataset.yaml fails, or returns anything but one row of numbers.
         """
         loaded = self.datasets[dataset]
         with self.opened(f"consumers {dataset}") as spark:
@@ -169,10 +169,10 @@ class SparkConsumers(OnSpark):
 def consumer_figures(
     spark: SparkSession, loaded: LoadedDataset, layout: Layout, version: int, through: dt.date
 ) -> Mapping[str, Figures]:
-    """The figures of every consumer at one version of the published table, which goes by the dataset's name.
+    """The figures of every consumer at one version of the published table; queries use the dataset's name for it.
 
     Raises:
-        DatasetError: a query fails, or returns other than one row of numbers.
+        DatasetError: a query fails, or returns anything but one row of numbers.
     """
     dataset, path = loaded.dataset, layout.published_path(loaded.name)
     table = spark.read.format("delta").option("versionAsOf", version).load(str(path))

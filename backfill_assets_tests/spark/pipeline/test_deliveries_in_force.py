@@ -111,7 +111,7 @@ def test_a_file_of_a_later_day_wins_whatever_its_time_and_of_a_day_the_latest_fi
     assert application.basis.staged_inputs("whole", (D1,)) != staged
     assert ids(kit, application, D1, name="whole") == [1, 2]
     (kit.layout.sources / f"trips/{D1}-1.csv").unlink()
-    with pytest.raises(SourceError, match=rf"trips/{D1}-1.csv: not among the sources any more; put it back"):
+    with pytest.raises(SourceError, match=rf"trips/{D1}-1.csv: no longer among the sources; put it back"):
         services.reland(kit.spark, "whole", Chosen(days=(D1,)), "again")
     assert services.reland(kit.spark, "whole", Chosen(days=(D1,)), "again", force=True).deliveries == ()
     assert ids(kit, application, D1, name="whole") == [1, 2]

@@ -52,7 +52,7 @@ def test_a_day_that_a_golden_source_contradicts_is_refused_with_the_rows_behind_
     found = checked(kit, application, unit)
     assert [verdict(found[day]).refuses for day in DAYS] == [False, True, False]
     assert verdict(found[D1]).found == "1 row that agrees"
-    assert verdict(found[D3]).note == "neither has a row of the day"
+    assert verdict(found[D3]).note == "neither side has a row of the day"
     assert verdict(found[D2]).sample == (
         {"kind": "different", "key": f"day={D2}", "ours": "fee=5.00", "theirs": "fee=6.00"},
     )

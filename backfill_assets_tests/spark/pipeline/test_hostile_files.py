@@ -108,7 +108,7 @@ def test_a_file_without_its_header_is_refused_for_its_day_and_beside_whole_ones(
     loaded = kit.dataset(source=source("csv"))
     kit.deliver(D1, f"{D1},1,a,1.5,2.25", part="-a")
     file = kit.put(f"trips/{D1}-b.csv", b"")
-    refused(kit, loaded, rf"trips/{D1}-b\.csv: it has no header, so it is not whole; deliver it again")
+    refused(kit, loaded, rf"trips/{D1}-b\.csv: it has no header, so it is incomplete; deliver it again")
     file.write_text(HEADER)
     assert [d.rows for d in kit.land(loaded, D1)] == [1, 0]
 

@@ -220,7 +220,7 @@ def test_a_header_without_a_declared_column_is_refused_before_anything_is_writte
     kit.deliver(D1, f"{D1},1,a,1,1")
     kit.put(f"trips/{D2}.csv", "day,number,kind,amount,fee\n")
     with pytest.raises(
-        SourceError, match=rf"trips/{D2}\.csv: its header lacks id; expected day, id.*found day, number"
+        SourceError, match=rf"trips/{D2}\.csv: its header does not name id; expected day, id.*found day, number"
     ):
         kit.land(loaded, D1, D2)
     assert not kit.layout.raw_path("trips").exists()
@@ -296,10 +296,10 @@ def test_a_truncated_parquet_file_is_refused_by_name(kit: Kit) -> None:
     whole = kit.put(f"trips/{D1}.parquet", "")
     pq.write_table(parquet_table(), whole)
     whole.write_bytes(whole.read_bytes()[:-20])
-    with pytest.raises(SourceError, match=rf"trips/{D1}\.parquet: is no whole Parquet file"):
+    with pytest.raises(SourceError, match=rf"trips/{D1}\.parquet: is no complete Parquet file"):
         kit.land(loaded, D1)
     kit.put(f"trips/{D1}.parquet", "")
-    with pytest.raises(SourceError, match=rf"trips/{D1}\.parquet: is no whole Parquet file"):
+    with pytest.raises(SourceError, match=rf"trips/{D1}\.parquet: is no complete Parquet file"):
         kit.land(loaded, D1)
 
 

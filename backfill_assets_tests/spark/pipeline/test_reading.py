@@ -168,7 +168,7 @@ def test_a_reference_refuses_the_same_whatever_columns_are_read(kit: Kit) -> Non
     with pytest.raises(PySparkException, match=r"r\.csv: a row cannot be read as dataset.yaml declares it: a,4.5049"):
         read_file(kit.spark, reference, file, "r.csv").select("k").collect()
     file.write_bytes(b"\n")
-    with pytest.raises(SourceError, match=r"r\.csv: it has no header, so it is not whole"):
+    with pytest.raises(SourceError, match=r"r\.csv: it has no header, so it is incomplete"):
         read_file(kit.spark, reference, file, "r.csv")
     file.write_bytes(b"k,d\n")
     assert read_file(kit.spark, reference, file, "r.csv").count() == 0
@@ -231,7 +231,7 @@ def test_a_column_that_is_declared_in_mid_history_is_filled_where_files_have_it_
     strict = declared(kit, source(columns), "note")
     assert strict.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 1}
     assert values(kit.staged(strict.datasets["trips"]), "id", "note") == [(1, "old")]
-    with pytest.raises(SourceError, match=rf"trips/{D2}.csv: its header lacks note; .*source.optional"):
+    with pytest.raises(SourceError, match=rf"trips/{D2}.csv: its header does not name note; .*source.optional"):
         strict.pipeline.land(kit.spark, "trips", (D2,))
     tolerant = declared(kit, source(columns, optional=["note"]), "note")
     tolerant.pipeline.land(kit.spark, "trips", (D1, D2))
@@ -263,7 +263,7 @@ def test_columns_that_nobody_declared_are_dropped_if_told_so_and_then_come_from_
     aside = file.rename(kit.root / "aside")
     more = declared(kit, source({**OLD, "secret": "string"}, undeclared="drop"), "secret")
     with pytest.raises(
-        SourceError, match=rf"trips/{D1}.csv: it was landed when .* Put this very file among the sources"
+        SourceError, match=rf"trips/{D1}.csv: it was landed when .* Put exactly this file back among the sources"
     ):
         more.pipeline.stage(kit.spark, "trips", (D1,))
     aside.rename(file)
@@ -277,7 +277,7 @@ def test_parquet_is_read_again_from_its_source_and_missed_by_name_without_it(kit
     declared(kit, source({"id": "string"}, "parquet"), "id AS own").pipeline.land(kit.spark, "trips", (D1,))
     aside = file.rename(kit.root / "aside")
     now = declared(kit, source({"id": "string", "note": "string"}, "parquet"), "note")
-    with pytest.raises(SourceError, match="Put this very file among the sources again"):
+    with pytest.raises(SourceError, match="Put exactly this file back among the sources"):
         now.pipeline.stage(kit.spark, "trips", (D1,))
     aside.rename(file)
     assert now.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 1}

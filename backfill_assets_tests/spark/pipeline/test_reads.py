@@ -50,7 +50,7 @@ def python(body: str) -> str:
 
 
 ANOTHER_TABLE = {
-    "SELECT * FROM delta.`{path}`": r"reads delta\.`/.*/elsewhere`, which it is not handed; declare it in dataset\.yaml",
+    "SELECT * FROM delta.`{path}`": r"reads delta\.`/.*/elsewhere`, which it is not given; declare it in dataset\.yaml",
     "SELECT * FROM csv.`{csv}`": "reads files of the format csv",
     "SELECT * FROM elsewhere.rows": r"reads elsewhere\.rows",
     "SELECT id FROM staging WHERE id IN (SELECT id FROM elsewhere.rows)": r"reads elsewhere\.rows",
@@ -73,11 +73,11 @@ ANOTHER_TABLE = {
     python("return spark.sql('SHOW DATABASES')"): "begins with 'SHOW'",
     python("spark.sql('SET VARIABLE x = 1')\nreturn staging"): "begins with 'SET'",
     python("spark.table('elsewhere.rows').createOrReplaceTempView('t')\nreturn spark.sql('SELECT * FROM t')"): (
-        "makes a temporary view; hand a table to spark.sql by name"
+        "makes a temporary view; give a table to spark.sql by name"
     ),
     python("staging.write.format('noop').mode('append').save()\nreturn staging"): "executes write_operation",
     python("return staging.localCheckpoint()"): "makes a checkpoint",
-    python("return spark.read.json(staging.select('kind'))"): "take from_json",
+    python("return spark.read.json(staging.select('kind'))"): "use from_json",
 }
 OTHER_ROWS = {
     "SELECT current_date AS d FROM staging": "calls current_date, which gives the time of the run",
@@ -103,7 +103,7 @@ OTHER_ROWS = {
     "SELECT sort_array(slice(collect_set(kind), 1, 1)) AS k FROM staging": "calls collect_set",
     "SELECT string_agg(kind, ',') AS k FROM staging": "calls string_agg, which joins its values in any order",
     "SELECT percentile_approx(id, 0.5) AS p FROM staging": "calls percentile_approx, which gives an estimate",
-    "SELECT id FROM staging LIMIT 1": "takes some rows of many by a limit",
+    "SELECT id FROM staging LIMIT 1": "takes some rows by a limit",
     "SELECT id FROM staging TABLESAMPLE (10 PERCENT)": "takes a sample",
     python("return staging.select(F.rand())"): "calls rand",
     python("return staging.where('id > rand()')"): "calls rand",
@@ -115,7 +115,7 @@ OTHER_ROWS = {
     python("return staging.select('_metadata.file_path')"): "reads _metadata",
     python("return staging.dropDuplicates(['day'])"): "keeps whichever row comes first",
     python("return staging.sample(0.5, seed=1)"): "uses sample",
-    python("return staging.limit(1)"): "takes some rows of many by a limit",
+    python("return staging.limit(1)"): "takes some rows by a limit",
     python("return staging.describe('id')"): "uses describe",
 }
 FINE = (
@@ -190,7 +190,7 @@ def test_a_model_in_python_leaves_the_settings_of_a_session_as_they_are(
 def test_a_query_of_a_golden_source_reads_what_is_declared(module_kit: Kit, tables: dict[str, DataFrame]) -> None:
     golden = {"sql": "SELECT day, id, fee FROM elsewhere.rows", "key": ["day", "id"], "columns": {"fee": {}}}
     loaded = module_kit.dataset(golden={"book": golden})
-    with pytest.raises(DatasetError, match=r"golden\.book\.sql: reads elsewhere\.rows, which it is not handed"):
+    with pytest.raises(DatasetError, match=r"golden\.book\.sql: reads elsewhere\.rows, which it is not given"):
         golden_counts(module_kit.frames(loaded, D1))
 
 

@@ -105,7 +105,7 @@ def test_references_have_fingerprints_and_missing_or_misfit_files_are_named(kit:
     assert reference_fingerprints(loaded, kit.layout) == {"kinds": sha256_of(kit.layout.sources / "kinds.csv")}
     kit.deliver(D1, f"{D1},1,a,1,1")
     kit.put("kinds.csv", "kind,name\na,Alpha\n")
-    with pytest.raises(SourceError, match=r"kinds\.csv: its header lacks label"):
+    with pytest.raises(SourceError, match=r"kinds\.csv: its header does not name label"):
         kit.build(loaded, D1)
     (kit.layout.sources / "kinds.csv").unlink()
     with pytest.raises(

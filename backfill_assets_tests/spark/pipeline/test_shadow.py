@@ -83,7 +83,7 @@ def test_a_python_model_builds_the_same_shadow(kit: Kit) -> None:
 
 
 FAULTY = [
-    ("SELECT day, id, kind, amount FROM staging", r"fact\.sql: lacks fee \(decimal\(12,2\)\)"),
+    ("SELECT day, id, kind, amount FROM staging", r"fact\.sql: does not return fee \(decimal\(12,2\)\)"),
     ("SELECT *, 1 AS more FROM ({fact})", r"fact\.sql: returns more \(integer\), which is not declared"),
     (
         "SELECT day, CAST(id AS bigint) AS id, kind, amount, fee FROM staging",

@@ -156,9 +156,9 @@ def test_a_model_with_other_columns_gets_a_staging_table_of_its_own(kit: Kit) ->
 
 
 FAULTY = [
-    ("SELECT day, kind, _lineage FROM raw", r"staging\.sql: lacks the column id; found day, kind, _lineage"),
-    ("SELECT id, kind, _lineage FROM raw", "lacks the column day"),
-    ("SELECT day, id, kind FROM raw", "lacks the column _lineage"),
+    ("SELECT day, kind, _lineage FROM raw", r"staging\.sql: does not return the column id; found day, kind, _lineage"),
+    ("SELECT id, kind, _lineage FROM raw", "does not return the column day"),
+    ("SELECT day, id, kind FROM raw", "does not return the column _lineage"),
     (
         "SELECT CAST(day AS string) AS day, id, _lineage FROM raw",
         "column day: expected date, found string; cast it",
@@ -168,7 +168,7 @@ FAULTY = [
     ("SELECT day, id, CAST(kind AS int) AS k, _lineage FROM raw", r"staging\.sql: The value 'a'.*cannot be cast"),
     (
         "SELECT day, id, IF(id = 2, NULL, _lineage) AS _lineage FROM raw",
-        r"staging\.sql: rows have no _lineage; hand it through",
+        r"staging\.sql: rows have no _lineage; pass it through",
     ),
 ]
 

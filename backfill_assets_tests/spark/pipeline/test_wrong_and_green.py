@@ -46,7 +46,7 @@ def test_the_file_of_the_next_day_does_not_stand_in_for_that_of_a_day(kit: Kit) 
     present = verdict(evidence[D1], "source_present")
     assert present.refuses
     assert present.found == "none"
-    assert "files of later days, with 1 row, do not stand in" in present.note
+    assert "files of later days, with 1 row, do not replace" in present.note
     assert not any(v.refuses for v in evidence[D2].verdicts)
 
 
@@ -261,7 +261,7 @@ def test_a_fact_that_depends_on_how_a_launch_is_cut_is_refused(kit: Kit) -> None
     assert evidence[D4].measured.shadow.metrics["fee"] == Decimal("40.00")
     # The days that were not built alone are no better than those that were.
     assert [[v.check for v in evidence[day].verdicts if v.refuses] for day in DAYS] == [["same_alone"]] * 4
-    assert f"{D4}: 1 of 1 row not as when built alone" in verdict(evidence[D1], "same_alone").found
+    assert f"{D4}: 1 of 1 row differ when built alone" in verdict(evidence[D1], "same_alone").found
     assert "structural check same_alone of trips fails" in application.reviews.of(unit.id).judgement.sentence
     application.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
     # The sum of doubles in another order is no other row.
@@ -293,7 +293,7 @@ def test_rows_that_raw_has_lost_are_landed_again_or_missed_by_name(kit: Kit) -> 
     shutil.rmtree(kit.layout.raw_path("trips"))
     shutil.rmtree(kit.layout.staging_path("trips"))
     file.write_text("another one")
-    with pytest.raises(SourceError, match=rf"trips/{D1}.csv is not among the sources any more as landed then; restore"):
+    with pytest.raises(SourceError, match=rf"trips/{D1}.csv is no longer among the sources as landed then; restore"):
         application.pipeline.stage(kit.spark, "trips", (D1,))
 
 
@@ -357,7 +357,7 @@ def test_rows_of_files_that_are_gone_and_that_the_ledger_does_not_know_are_misse
     missed = (
         rf"raw has rows of trips/{D1}.csv \({hashlib.sha256(unknown).hexdigest()[:8]}\) that the ledger does not know"
     )
-    back = rf"put the file back with this content, which came last there, and launch raw of {D1}\."
+    back = rf"put the file back with this content, the newest there, and launch raw of {D1}\."
     with pytest.raises(SourceError, match=f"{missed} .*, or {back}"):
         pipeline.stage(kit.spark, "trips", (D1,))
     file.write_bytes(unknown)
@@ -512,7 +512,7 @@ def test_a_new_day_of_which_the_models_keep_no_row_is_not_published_empty(kit: K
     application = Application(kit.settings)
     evidence = judged(application, built(application, kit.spark, "trips", (D1, D2)), "trips")
     assert [v.check for one in evidence.values() for v in one.verdicts if v.refuses] == ["not_empty"]
-    assert verdict(evidence[D1], "not_empty").note.startswith("none is left of 1 row; ")
+    assert verdict(evidence[D1], "not_empty").note.startswith("none of 1 row is left; ")
 
 
 def test_the_file_of_yesterday_that_comes_again_as_that_of_today_is_warned_of(kit: Kit) -> None:

@@ -128,11 +128,11 @@ def test_a_parquet_file_of_another_schema_is_refused_by_name(tmp_path: Path, col
 @pytest.mark.parametrize(
     ("content", "name", "message"),
     [
-        (b"", "a.csv", "it has no header, so it is not whole"),
-        (b"\n \n\n", "a.csv", "it has no header, so it is not whole"),
-        (b"\0" * 4096, "a.csv", "it has no header, so it is not whole"),
-        (codecs.BOM_UTF8, "a.csv", "deliver it again, without rows as a header alone"),
-        (gzip.compress(b"\n \n"), "a.csv.gz", "it has no header, so it is not whole"),
+        (b"", "a.csv", "it has no header, so it is incomplete"),
+        (b"\n \n\n", "a.csv", "it has no header, so it is incomplete"),
+        (b"\0" * 4096, "a.csv", "it has no header, so it is incomplete"),
+        (codecs.BOM_UTF8, "a.csv", "a file without rows is a header alone"),
+        (gzip.compress(b"\n \n"), "a.csv.gz", "it has no header, so it is incomplete"),
         (b"," * 600_000, "a.csv", "names 600,001 columns, at most 10,000"),
         (b"a" * (1 << 21), "a.csv", "its header does not end within 1 MiB"),
         (b"\n" * (1 << 22), "a.csv", "its header does not end within 1 MiB"),
@@ -166,7 +166,7 @@ def test_a_file_that_ends_in_zeros_is_refused(content: bytes, kind: Format, head
     ends = (b"\0", b"\0" * 4_096, b"\0" * (1 << 18), b"\0\0\n", b"\0\0\r\n \n", b"\0\0 ", b" \0\t\0\r")
     for end in ends:
         file.write_bytes(content + end)
-        with pytest.raises(SourceError, match=r"^a: it ends in zero bytes, so it is not whole; deliver it again"):
+        with pytest.raises(SourceError, match=r"^a: it ends in zero bytes, so it is incomplete; deliver it again"):
             require_columns(file, "a", declared(kind, header=header))
     # Such a line is quarantined; blank ones alone are nothing.
     for end in (b"2\0\0", b"2\0\0\n", b"\n \r\n"):
@@ -223,7 +223,7 @@ def test_a_link_to_nothing_is_refused_by_name(
     (layout.sources / "trips" / "2024-01-01.csv").symlink_to(target)
     for one in (trips, spelled_out):
         with pytest.raises(
-            SourceError, match=r"^trips/2024-01-01\.csv: it is a link, and what it leads to is not there"
+            SourceError, match=r"^trips/2024-01-01\.csv: it is a link whose target is missing"
         ):
             discover(one, layout, [DAY])
         assert discover(one, layout, [DAY + dt.timedelta(1)]) == ()
@@ -245,7 +245,7 @@ def test_a_folder_that_is_a_link_to_nothing_is_refused_by_name(
     assert discover(one, layout, [DAY]) == ()
     (layout.sources / "mnt").mkdir()
     (layout.sources / link).symlink_to("/unmounted")
-    with pytest.raises(SourceError, match=rf"^{link}: it is a link, and what it leads to is not there"):
+    with pytest.raises(SourceError, match=rf"^{link}: it is a link whose target is missing"):
         discover(one, layout, [DAY])
 
 
@@ -259,7 +259,7 @@ def test_what_the_file_system_does_not_let_one_look_at_is_refused_by_name(
     for one in (trips, spelled_out, inside):
         for look in (discover, delivered_sizes):
             with pytest.raises(
-                SourceError, match=r"^trips/.*: it cannot be read, or not any more \(File name too long\)"
+                SourceError, match=r"^trips/.*: it cannot be read, or no longer \(File name too long\)"
             ):
                 look(one, layout, [DAY])
     with pytest.raises(SourceError, match=r"^trips/.*/a: it cannot be read"):
@@ -298,7 +298,7 @@ def test_a_file_that_vanishes_while_one_looks_is_found_gone_or_refused(
             try:
                 seen.add(bool(look()))
             except BackfillError as refusal:
-                assert "trips/2024-01-01.csv: it cannot be read, or not any more" in str(refusal)  # noqa: PT017
+                assert "trips/2024-01-01.csv: it cannot be read, or no longer" in str(refusal)  # noqa: PT017
                 seen.add(True)
     assert seen
 

@@ -84,7 +84,7 @@ def test_a_file_that_the_path_finds_no_more_is_told_from_one_that_is_gone(house:
     land(house)
     file = house.application.datasets["sales"].folder / "dataset.yaml"
     file.write_text(file.read_text().replace("x/{day}", "y/{day}"), encoding="utf-8")
-    assert shown() == [("yes", "fits source.path no more", "")]
+    assert shown() == [("yes", "no longer fits source.path", "")]
 
 
 def _at(house: House) -> str:
@@ -137,7 +137,7 @@ def test_a_prefix_means_a_folder_and_none_whose_name_only_begins_so(house: House
     run("withdraw", "sales", "--prefix", prefix, "--undo", "--reason", "it was right")
     assert withdrawn() == {paths[1], paths[3]}
     services = house.application.delivery_commands
-    with pytest.raises(SourceError, match=r"x/shop_1/.* and 1 more: not among the sources any more"):
+    with pytest.raises(SourceError, match=r"x/shop_1/.* and 1 more: no longer among the sources"):
         services.reland(NO_SPARK, "sales", Chosen(prefix=prefix), "the disk was bad")
     for chosen in (Chosen(prefix="x/shop_10"), Chosen(days=(D2,))):
         with pytest.raises(ArgumentError, match=re.escape(f"no delivery in force fits {chosen}; see:")):

@@ -37,7 +37,7 @@ def test_each_golden_source_has_a_check_of_its_own() -> None:
     ("counts", "passed", "shown", "note"),
     [
         (GoldenCounts(equal=7), True, "7 rows that agree", ""),
-        (GoldenCounts(), True, "0 rows that agree", "neither has a row of the day"),
+        (GoldenCounts(), True, "0 rows that agree", "neither side has a row of the day"),
         (GoldenCounts(missing_here=1, equal=1), False, "1 missing here; 1 row that agrees", ""),
         (GoldenCounts(missing_there=2, equal=7), False, "2 missing there; 7 rows that agree", ""),
         (GoldenCounts(1, 2, 3000, 4), False, "1 missing here, 2 missing there, 3,000 different; 4 rows that agree", ""),

@@ -117,7 +117,7 @@ def test_a_day_whose_models_keep_no_row_is_refused_unless_a_published_one_is_pro
     """Staging said `WHERE status = 'OK'` where the supplier wrote `ok`: the new day was published empty, all green."""
     new = replace(EMPTIED, published=NOTHING)
     promise = parse_contract({"row_count": "any"}, metric_names(dataset()))
-    assert verdict("not_empty", EMPTIED).note.startswith("none is left of 100 rows; if such days are right")
+    assert verdict("not_empty", EMPTIED).note.startswith("none of 100 rows is left; if such days are right")
     assert verdict("not_empty", EMPTIED, contract=promise).passed
     assert not verdict("not_empty", new, contract=promise).passed
     assert not verdict("not_empty", EMPTIED, with_checks(row_count={"tolerance": "100%"})).passed

@@ -49,5 +49,5 @@ def test_a_batch_of_one_day_and_days_that_see_no_others_are_not_built_alone() ->
 
 def test_one_day_that_does_not_come_out_the_same_fails_the_batch_and_is_named() -> None:
     found = judge_alone((Alone(DAYS[0], 5, 0), Alone(DAYS[8], 7, 3)))
-    assert (found.passed, found.found) == (False, "2024-03-09: 3 of 7 rows not as when built alone")
+    assert (found.passed, found.found) == (False, "2024-03-09: 3 of 7 rows differ when built alone")
     assert judge_alone((Alone(DAYS[0], 5, 0), Alone(DAYS[8], 7, 0))).found == "the same on 2024-03-01, 2024-03-09"

@@ -134,7 +134,7 @@ def test_only_added_columns_pass_the_schema_contract() -> None:
     change = schema_change(dataset(), table)
     assert change == SchemaChange({"city": "string"}, {"toll": "double"}, {"fare": "float → double"})
     found = verdict("schema_contract", GOOD, compared=Compared(RowCounts(), change))
-    assert found.found == "adds city (string); lacks toll (double); changes fare (float → double)"
+    assert found.found == "adds city (string); removes toll (double); changes fare (float → double)"
     assert (found.refuses, "publish under a new dataset name" in found.note) == (True, True)
     added = verdict("schema_contract", GOOD, compared=Compared(RowCounts(), SchemaChange(change.added)))
     assert (added.passed, added.found, added.note) == (True, "adds city (string)", "")

@@ -1,1 +1,1 @@
-"""Assets downstream of published tables, as any reader's own project could have them."""
+"""Example assets downstream of published tables, as a reader's own project could define them."""

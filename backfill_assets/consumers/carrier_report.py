@@ -1,4 +1,4 @@
-"""A reader of `flights/published` without Spark: a small report per month, made again when a release changes the month."""
+"""Reads `flights/published` without Spark: a small report per month, rebuilt when a release changes the month."""
 
 from pathlib import Path
 
@@ -17,13 +17,13 @@ _WHEN_RELEASED = (
     & ~dg.AutomationCondition.any_deps_in_progress()
     & ~dg.AutomationCondition.in_progress()
 )
-"""A month is due when a release changed one of its days, and nothing that would change it again is on its way."""
+"""A month is due when a release changed one of its days, and no run in progress would change it again."""
 
 
 def carrier_report(folder: Path) -> dg.AssetsDefinition:
-    """The asset `consumers/carrier_report`: one CSV file per month in `folder`, written whole or not at all.
+    """The asset `consumers/carrier_report`: one CSV file per month in `folder`, each written atomically.
 
-    It wants the resource `flights_table`, the published table. All months of one run are read from one version.
+    It needs the resource `flights_table`, the published table. All months of a run are read from one version.
     """
 
     @dg.asset(
@@ -58,7 +58,7 @@ def carrier_report(folder: Path) -> dg.AssetsDefinition:
 def latest_release(table: DeltaTable) -> str:
     """The newest release in a loaded version (every release writes its name into its commit); empty before the first."""
     named = (str(commit["release"]) for commit in table.history() if "release" in commit)
-    # The history is that of the newest version, whichever is loaded; the transactions are those of the loaded one.
+    # `history` covers the newest version, whichever is loaded; the transactions are those of the loaded version.
     return next((name for name in named if table.transaction_version(name) is not None), "")
 
 
@@ -66,7 +66,7 @@ def flights_of(table: DeltaTable, month: str) -> pd.DataFrame:
     """One row per departure of a month such as `2013-03`; only the files of its days are opened."""
     first = pd.Period(month, freq="M")
     days = [("flight_date", ">=", first.start_time.date()), ("flight_date", "<", (first + 1).start_time.date())]
-    # Opened by Arrow itself: through delta-rs a process that ends right after reading may abort (delta-io/delta-rs#2184).
+    # Arrow opens the files: through delta-rs, a process that ends right after reading may abort (delta-io/delta-rs#2184).
     files, folder = FileSystem.from_uri(table.table_uri)
     return table.to_pandas(columns=_COLUMNS, filters=days, filesystem=SubTreeFileSystem(folder, files))
 

@@ -1,1 +1,1 @@
-"""Help for the tests of dataset folders, here and in projects that use this one."""
+"""Helpers to test dataset folders, here and in projects that use this package."""

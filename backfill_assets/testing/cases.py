@@ -1,10 +1,10 @@
-"""Golden cases: small inputs of a dataset and the rows that its models must make of them.
+"""Golden cases: small inputs of a dataset and the rows that its models must return for them.
 
 A case is a folder `cases/<case>/` with `raw.<suffix>`, or with `raw/<delivery day>/<file>` for several deliveries, which
-arrive in the order of their names; `<reference>.<suffix>` for each reference that it needs, the others being empty;
-`<upstream>.csv` with the facts of each upstream that the dataset is built from; and
-`expected.csv`, `expected_staging.csv` or both. Files have the format that dataset.yaml declares (what is no text is written as
-CSV), expected rows are CSV with empty cells for null. Only the columns that an expected file names are compared.
+arrive in the order of their names; `<reference>.<suffix>` for each reference that it needs (all others are empty);
+`<upstream>.csv` with the facts of each upstream that the dataset is built from; and `expected.csv`, `expected_staging.csv`
+or both. Text files have the format that dataset.yaml declares; instead of other formats, write CSV. Expected rows are CSV with
+empty cells for null. Only the columns that an expected file names are compared.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from backfill_assets.dataset.sources import Files, Format, NamedBy
 from backfill_assets.storage.layout import Layout
 
 Row = Mapping[str, object]
-"""One row by column: str, bool, int, float, Decimal, date, aware datetime in UTC, or None."""
+"""The values of a row by column: str, bool, int, float, Decimal, date, aware datetime in UTC, or None."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows and the columns that they have, in the file's order."""
+    """Rows and their columns, in the order of the file."""
 
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -49,8 +49,8 @@ def read_table(path: Path, types: Mapping[str, str], null: str = "") -> Table:
     """Read a CSV file with a header; cells that equal `null` are null, timestamps without an offset are in UTC.
 
     Raises:
-        DatasetError: a column that `types` does not declare, a row of another width, or a value of another type;
-            names file and line.
+        DatasetError: a column that `types` does not declare, a row with another number of cells, or a value of another
+            type; names file and line.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -59,7 +59,7 @@ def read_table(path: Path, types: Mapping[str, str], null: str = "") -> Table:
     reader = csv.reader(text.splitlines(), strict=True)
     columns = tuple(next(reader, ()))
     if unknown := [name for name in columns if name not in types]:
-        raise DatasetError(f"{path}:1: no column {unknown[0]!r}; there are: {', '.join(types)}")
+        raise DatasetError(f"{path}:1: no column {unknown[0]!r}; known columns: {', '.join(types)}")
     if not columns or len(set(columns)) < len(columns):
         raise DatasetError(f"{path}:1: the header must name each column once; found: {', '.join(columns) or 'nothing'}")
     rows: list[Row] = []
@@ -110,7 +110,7 @@ _EXPECTED = {"expected.csv", "expected_staging.csv"}
 
 @dataclass(frozen=True)
 class CaseDelivery:
-    """One source file of a case: its delivery day, where it stands, and when it arrives."""
+    """One source file of a case: its delivery day, its path, and its time of arrival."""
 
     day: dt.date
     file: Path
@@ -121,9 +121,9 @@ class CaseDelivery:
 class GoldenCase:
     """A golden case, read and checked.
 
-    `upstreams` are by file the datasets whose facts the file holds, as CSV with columns of that dataset; `days` are the
-    business days that its deliveries may hold; `expected` are the fact's rows of these days and `expected_staging` the
-    staged ones, where the case says them.
+    `upstreams` gives for each file the dataset whose facts it holds, as CSV with columns of that dataset; `days` are the
+    business days that the deliveries may hold; `expected` and `expected_staging` are the fact rows and the staged rows of
+    these days, None if the case does not give them.
     """
 
     loaded: LoadedDataset
@@ -137,7 +137,7 @@ class GoldenCase:
 
     @property
     def id(self) -> str:
-        """What the test suite calls it: `flights/redelivered`."""
+        """The name of the case in the test suite, such as `flights/redelivered`."""
         return f"{self.loaded.name}/{self.name}"
 
 
@@ -145,7 +145,7 @@ def collect_cases(folder: Path) -> tuple[GoldenCase, ...]:
     """All golden cases of all dataset folders below `folder`.
 
     Raises:
-        DatasetError: a dataset or one of its cases is not as it must be; a test suite has to know of all of them.
+        DatasetError: a dataset or one of its cases is invalid; a test suite must not miss any.
     """
     catalog = load_folder(folder)
     catalog.require_all()
@@ -160,7 +160,7 @@ def read_case(loaded: LoadedDataset, case: Case, upstreams: Sequence[LoadedDatas
     """Read one case's folder; `upstreams` are the datasets that it is built from.
 
     Raises:
-        DatasetError: a file is missing, superfluous or cannot be read; names it and what to do.
+        DatasetError: a file is missing, unexpected or cannot be read; names the file and what to do.
     """
     dataset, folder = loaded.dataset, case.folder
     types = {name: column.type for name, column in dataset.columns.items()}
@@ -168,7 +168,7 @@ def read_case(loaded: LoadedDataset, case: Case, upstreams: Sequence[LoadedDatas
         read_table(folder / name, types) if (folder / name).is_file() else None for name in sorted(_EXPECTED)
     )
     if expected is None and staged is None:
-        raise DatasetError(f"{folder}: there is no expected.csv; write the rows that the models must yield")
+        raise DatasetError(f"{folder}: there is no expected.csv; write the rows that the models must return")
     deliveries = _deliveries(dataset, folder, expected or staged) if dataset.source is not None else ()
     facts = {folder / f"{u.name}.csv": u for u in upstreams}
     if absent := [file for file in facts if not file.is_file()]:
@@ -182,7 +182,7 @@ def read_case(loaded: LoadedDataset, case: Case, upstreams: Sequence[LoadedDatas
     known = {*_EXPECTED, *own, *(p.name for p in references.values()), *(file.name for file in facts)}
     strange = sorted(path.name for path in folder.iterdir() if path.name not in known and path.name[0] != ".")
     if strange:
-        raise DatasetError(f"{folder / strange[0]}: belongs to no part of the case; rename or remove it")
+        raise DatasetError(f"{folder / strange[0]}: is no file of a case; rename or remove it")
     days = _days_delivered(dataset, deliveries) if dataset.source is not None else _days_expected(dataset, expected)
     return GoldenCase(loaded, case.name, deliveries, references, facts, days, expected, staged)
 
@@ -198,12 +198,12 @@ def _days_expected(dataset: Dataset, expected: Table | None) -> tuple[dt.date, .
 
 
 def suffix_of(declared: Files) -> str:
-    """How the files of a case end: as the format, but what is no text is written as CSV."""
+    """The suffix of a case's files: the declared format for text, and `csv` instead of other formats."""
     return declared.format.value if declared.is_text else "csv"
 
 
 def differences(expected: Table, found: Iterable[Row], key: Sequence[str]) -> tuple[str, ...]:
-    """How found rows differ from the expected ones in the columns that these name; nothing means that they agree.
+    """How found rows differ from the expected ones in the expected columns; empty if they agree.
 
     Naive timestamps among the found rows are local times, as Spark's client returns them.
     """
@@ -233,7 +233,7 @@ def _deliveries(dataset: Dataset, folder: Path, expected: Table | None) -> tuple
         day = next(iter(days), None)
         if len(days) != 1 or not isinstance(day, dt.date):
             raise DatasetError(
-                f"{single}: its delivery day is the one {dataset.partition_column} of the expected rows, which have "
+                f"{single}: its delivery day is the only {dataset.partition_column} of the expected rows, but they have "
                 f"{len(days)}; write raw/<delivery day>/<file>.{suffix}"
             )
         return (CaseDelivery(day, single, _arrival(day, 0)),)
@@ -245,7 +245,7 @@ def _deliveries(dataset: Dataset, folder: Path, expected: Table | None) -> tuple
             raise DatasetError(f"{sub}: {error}") from error
         found += [CaseDelivery(day, file, _arrival(day, i)) for i, file in enumerate(sorted(sub.glob(f"*.{suffix}")))]
     if not found:
-        raise DatasetError(f"{several}: holds no *.{suffix} file; write raw/<delivery day>/<file>.{suffix}")
+        raise DatasetError(f"{several}: has no *.{suffix} file; write raw/<delivery day>/<file>.{suffix}")
     return tuple(found)
 
 
@@ -258,7 +258,7 @@ def _comparable(value: object) -> object:
         case dt.datetime():
             return value.astimezone(dt.UTC)
         case float():
-            # Sums and quotients differ in their last digits from engine to engine.
+            # Engines compute sums and quotients with different last digits.
             return float(f"{value:.12g}")
         case Decimal():
             return value.normalize()
@@ -282,7 +282,7 @@ def lay_out(case: GoldenCase, sources: Path) -> None:
     """Write a case's deliveries and references below an empty sources folder, each where dataset.yaml expects it.
 
     Raises:
-        DatasetError: two deliveries of the case have the same place.
+        DatasetError: two deliveries of the case have the same path.
     """
     for delivery in case.deliveries:
         source = case.loaded.dataset.landing
@@ -317,7 +317,7 @@ def _place(pattern: str, delivery: CaseDelivery) -> PurePosixPath:
 
 
 def _write(file: Path | None, target: Path, declared: Files) -> None:
-    """Write a file of a case as it is declared; without one, a table without rows."""
+    """Write a file of a case in its declared format; without a file, write a table without rows."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if file is not None and declared.is_text:
         shutil.copyfile(file, target)

@@ -95,10 +95,10 @@ def test_two_files_for_one_place_are_refused(tmp_path: Path) -> None:
         ({"raw.csv": RAW}, "there is no expected.csv"),
         ({"expected.csv": EXPECTED}, r"write either raw.csv or raw/<delivery day>/"),
         ({"raw.csv": RAW, "raw/2024-01-01/a.csv": RAW, "expected.csv": EXPECTED}, "write either raw.csv or raw/"),
-        ({"raw.csv": RAW, "expected.csv": "trip\n1\n"}, "its delivery day is the one trip_date of the expected rows"),
+        ({"raw.csv": RAW, "expected.csv": "trip\n1\n"}, "its delivery day is the only trip_date of the expected rows"),
         ({"raw/monday/a.csv": RAW, "expected.csv": EXPECTED}, "the delivery day 'monday' is not an ISO date"),
-        ({"raw/2024-01-01/a.txt": RAW, "expected.csv": EXPECTED}, r"holds no \*.csv file"),
-        ({"raw.csv": RAW, "expected.csv": EXPECTED, "towns.csv": ""}, "towns.csv: belongs to no part of the case"),
+        ({"raw/2024-01-01/a.txt": RAW, "expected.csv": EXPECTED}, r"has no \*.csv file"),
+        ({"raw.csv": RAW, "expected.csv": EXPECTED, "towns.csv": ""}, "towns.csv: is no file of a case"),
         (
             {"raw.csv": RAW, "expected.csv": "trip_date,ride\n"},
             "expected.csv:1: no column 'ride'; there are: trip_date",

@@ -177,7 +177,7 @@ def test_nothing_equals_nothing_and_what_is_no_number_equals_not_even_itself() -
 @pytest.mark.parametrize(
     ("deduplicate", "days", "passed", "note"),
     [
-        ("latest_delivery", 1, True, "of each key the rows of the newest delivery are kept"),
+        ("latest_delivery", 1, True, "for each key the rows of the newest delivery are kept"),
         ("latest_delivery", 2, False, "delivered for several days: 2024-03-30..2024-03-31"),
         ("none", 1, False, "each of them is counted"),
         ("none", 2, False, "delivered for several days: 2024-03-30..2024-03-31"),

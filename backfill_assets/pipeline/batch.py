@@ -117,8 +117,8 @@ class Pipeline(Landing):
         name, days = attempt.dataset, attempt.days
         loaded = self.datasets[name]
         read = loaded.dataset.with_lookback(days) if loaded.staging is not None else ()
-        otherwise = self.read_otherwise(name, loaded.dataset.fact_delivery_days(days))
-        if otherwise or (loaded.dataset.lookback_days and self.days_to_land(name, days)):
+        outdated = self.read_otherwise(name, loaded.dataset.fact_delivery_days(days))
+        if outdated or (loaded.dataset.lookback_days and self.days_to_land(name, days)):
             # A launch of the shadow alone: the days looked back at must have all their files, and be the same in every batch.
             self.land_what_is_there(spark, name, days)
         for _ in range(_TRIES):

@@ -71,7 +71,7 @@ def land(
     fresh = [f for f in files if f in short and f.size]
     if fresh:
         found = [Found(f.day, f.path, f.file, f.fingerprint, f.delivered_at) for f in fresh]
-        remedy = "nothing of this batch was landed: deliver the file again, whole and as dataset.yaml declares it"
+        remedy = "nothing of this batch was landed: deliver the file again, complete and as dataset.yaml declares it"
         with renamed(SourceError, loaded.name, also=("FAILED_READ_FILE", "CANNOT_READ_FILE"), remedy=remedy):
             read = delivered_rows(spark, source, found, now)
             # Durable first: the ledger will say that these deliveries have landed.
@@ -223,8 +223,8 @@ class Landing(OnWarehouse):
         seen = {place: one.order for place, one in last.items()}
         self.ledger.add_deliveries(in_order(loaded.dataset, landed), seen)
         self._give_up(loaded, lost)
-        if otherwise := self.read_otherwise(name, window):
-            again = read_again(spark, loaded, self.layout, otherwise)
+        if outdated := self.read_otherwise(name, window):
+            again = read_again(spark, loaded, self.layout, outdated)
             self.ledger.change_deliveries(again, Deed.read, reason="source in dataset.yaml reads it differently now")
         now = self.ledger.deliveries(name, window)
         return Landed(tuple(one for place, one in heads(now).items() if seen.get(place) != one.order), now)
@@ -272,8 +272,8 @@ class Landing(OnWarehouse):
         """
         loaded = self.datasets[name]
         known = self.ledger.deliveries(name, loaded.dataset.delivery_days(days))
-        if astray := out_of_path(loaded.dataset, known):
-            raise SourceError(_astray(loaded.dataset, astray))
+        if stray := out_of_path(loaded.dataset, known):
+            raise SourceError(_stray(loaded.dataset, stray))
         require_raw(loaded, self.layout, known)
         if missing := [one for one in force if not one.landings]:
             raise SourceError(
@@ -311,7 +311,7 @@ class Landing(OnWarehouse):
         return () if dataset.source is None else _read_otherwise(dataset, self.ledger.deliveries(name, window))
 
 
-def _astray(dataset: Dataset, deliveries: Sequence[Delivery]) -> str:
+def _stray(dataset: Dataset, deliveries: Sequence[Delivery]) -> str:
     one, more = deliveries[0], f" and {len(deliveries) - 1} more" if len(deliveries) > 1 else ""
     return (
         f"{dataset.name} {one.day}: {one.path}{more} landed under another source.path than {dataset.landing.path} and would count "
@@ -328,8 +328,8 @@ def _read_otherwise(dataset: Dataset, known: Sequence[Delivery]) -> tuple[Delive
 def _missing(dataset: Dataset, known: Sequence[Delivery], lost: frozenset[dt.date]) -> frozenset[Place]:
     """The places of deliveries whose rows raw may have lost, and of those in force that raw keeps in another form."""
     form = form_of(reading_of(dataset.landing))
-    otherwise = {place_of(d) for d in in_force(dataset, known) if form_of(d.reading) != form}
-    return frozenset(otherwise | {place_of(d) for d in known if d.day in lost})
+    outdated = {place_of(d) for d in in_force(dataset, known) if form_of(d.reading) != form}
+    return frozenset(outdated | {place_of(d) for d in known if d.day in lost})
 
 
 def _to_land(file: SourceFile, last: Mapping[Place, Delivery], missing: frozenset[Place]) -> bool:

@@ -55,13 +55,13 @@ NOTHING_READ: Final = Counts()
 class _Stored:
     """What one version of raw has of some days: rows by delivery, and one file for each headline.
 
-    `otherwise` is a file that raw keeps in another form than needed; empty if there is none.
+    `other_form` is a file that raw keeps in another form than needed; empty if there is none.
     """
 
     version: int
     rows: Mapping[FileContent, int]
     headlines: Mapping[bytes, str]
-    otherwise: str
+    other_form: str
 
 
 def read_raw(spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]) -> DataFrame:
@@ -116,9 +116,9 @@ def _rows_of(
     source = loaded.dataset.landing
     frame = read_days(spark, path, DELIVERY_DAY, days, stored.version)
     require_layout(loaded.dataset, frame, path)
-    if stored.otherwise:
+    if stored.other_form:
         raise SourceError(
-            f"{stored.otherwise}: it was landed when dataset.yaml declared its source differently, and raw does not keep what is "
+            f"{stored.other_form}: it was landed when dataset.yaml declared its source differently, and raw does not keep what is "
             "needed to read it as declared now. Put exactly this file back among the sources if it is gone, and launch raw of "
             "its day, or: backfill reland; or set source in dataset.yaml back to what it was"
         )
@@ -280,16 +280,16 @@ def _stored(
         SourceError: raw has deletion vectors, so rows may be deleted while their files stay.
     """
     table, form = DeltaTable(path), form_of(reading_of(loaded.dataset.landing))
-    rows, headlines, otherwise = Counter[FileContent](), dict[bytes, str](), ""
+    rows, headlines, other_form = Counter[FileContent](), dict[bytes, str](), ""
     for content, kind, count in _kinds_of_rows(table, path, days, FORM, HEADER):
         if only is not None and content not in only:
             continue
         if kind.get(FORM) != form:
-            otherwise = kind["_source_file"]
+            other_form = kind["_source_file"]
         rows[content] += count
         if kind.get(HEADER) is not None:
             headlines[kind[HEADER]] = kind["_source_file"]
-    return _Stored(table.version(), rows, headlines, otherwise)
+    return _Stored(table.version(), rows, headlines, other_form)
 
 
 def _kinds_of_rows(

@@ -101,7 +101,7 @@ def test_two_files_for_one_place_are_refused(tmp_path: Path) -> None:
         ({"raw.csv": RAW, "expected.csv": EXPECTED, "towns.csv": ""}, "towns.csv: is no file of a case"),
         (
             {"raw.csv": RAW, "expected.csv": "trip_date,ride\n"},
-            "expected.csv:1: no column 'ride'; there are: trip_date",
+            "expected.csv:1: no column 'ride'; known columns: trip_date",
         ),
         ({"raw.csv": RAW, "expected.csv": "trip,trip\n"}, "must name each column once"),
         ({"raw.csv": RAW, "expected.csv": ""}, "must name each column once; found: nothing"),

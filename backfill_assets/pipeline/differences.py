@@ -105,8 +105,7 @@ _Days = tuple[dt.date, ...]
 class Question:
     """A comparison of an attempt's shadow with what is published, given what was measured and promised.
 
-    `newer` are deliveries that the published days were not built from; `older` are deliveries that they were built from and that
-    no longer count.
+    `newer` are deliveries that the published days were not built from; `older` those they were built from that no longer count.
     """
 
     frames: Frames

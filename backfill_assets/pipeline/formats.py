@@ -1,7 +1,6 @@
 """File formats: each file is checked before Spark reads it, then read into the rows of raw.
 
-Raw keeps text files as lines, exactly as delivered, so they can be read in another way without the source. Raw keeps only the
-declared columns of Parquet files.
+Raw keeps text files as delivered lines, so they can be read again without the source; of Parquet files, the declared columns.
 """
 
 from __future__ import annotations

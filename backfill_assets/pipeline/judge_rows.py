@@ -100,7 +100,7 @@ class Promises:
         return {c: counts[c] for c, counts in counted.items() if self.columns[c] != ANY and counts.get(c)}
 
     def unnamed(self, rows: RowCounts) -> Mapping[str, int]:
-        """The number of changed rows by column without a promise; a measure's tolerance is about its total only."""
+        """The number of changed rows of each column without a promise; a measure's tolerance is about its total only."""
         promised = (m for m in metric_names(self.dataset) if self.contract.expected(m, self.day) is not None)
         mentioned = {*self.columns, *(measure_of(m, self.dataset) for m in promised)}
         return {c: n for c, n in rows.columns.items() if n and c not in mentioned}

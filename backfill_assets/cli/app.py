@@ -37,14 +37,14 @@ for operation in operations.OPERATIONS:
         app.command(operation.command)(command_of(operation, _SHOWN.get(operation.command)))
 app.command(help=operations.plan.__doc__)(campaigns.plan)
 app.command(help=operations.launch.__doc__)(campaigns.launch)
-# `set` and `list` are words of Python as well.
+# `set` and `list` are also Python built-ins.
 app.command("set", help=operations.set_knobs.__doc__)(campaigns.set_knobs)
 app.command("list")(campaigns.list_campaigns)
 
 
 def main() -> None:
-    """Run a command; what it refuses is said in one message, without a stack trace, with exit code 1."""
-    # Dagster looks for modules in the folder that it is started in, so that models may import them: so do commands.
+    """Run a command; a refusal prints one message without a stack trace and exits with code 1."""
+    # Like Dagster, commands find modules in the working folder, so that models can import them.
     with contextlib.suppress(OSError):
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Dagster writes it
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Dagster does
     run_command(app)

@@ -1,4 +1,4 @@
-"""How a campaign stands: once, as JSON, or live; what its checks found."""
+"""The status of a campaign: once, as JSON, or live; and the results of its checks."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def known_of(application: Application, standing: CampaignStanding) -> Known:
 
 
 def say_verdicts(known: Known) -> None:
-    """Print the failed checks, and how far each metric has moved beside what was promised."""
+    """Print the failed checks, and the change of each metric next to what was promised."""
     failed = [(one, verdict) for one in known.values() for verdict in one.verdicts if not verdict.passed]
     if failed:
-        # What stops a campaign first.
+        # Those that stop a campaign come first.
         failed.sort(key=lambda pair: not pair[1].refuses)
         columns = ("day", "dataset", "check", "found", "expected")
         table(columns, [_failed(one, verdict) for one, verdict in failed[:_MOST_FAILED]], "Failed checks")
@@ -57,7 +57,7 @@ def say_verdicts(known: Known) -> None:
 
 
 def checks_by_batch(known: Known) -> Mapping[int, Counter[bool]]:
-    """By batch how many verdicts of its days passed and how many did not; of days built again since only the last."""
+    """Passed and failed verdicts by batch; of days that were built again, only the last build counts."""
     found: dict[int, Counter[bool]] = defaultdict(Counter)
     for one in known.values():
         found[one.attempt].update(verdict.passed for verdict in one.verdicts)
@@ -87,7 +87,7 @@ def days_as_plain(standing: CampaignStanding, known: Known) -> list[dict[str, ob
 
 
 def _state(evidence: DayEvidence | None) -> str:
-    """Of a day in which nobody finds a fault, for instance because the campaign is over."""
+    """The state of a day without blockers, for example because the campaign is over."""
     if evidence is None:
         return "missing"
     return "good" if evidence.passed else "failed"
@@ -115,7 +115,7 @@ _ILL = frozenset({CampaignState.stopped, CampaignState.discarded})
 
 
 def say_standing(application: Application, standing: CampaignStanding, *, details: bool = False) -> None:
-    """Print how a campaign stands and what to do next."""
+    """Print the status of a campaign and what to do next."""
     campaign, state, known = standing.campaign, standing.state, known_of(application, standing)
     total = sum(len(days) for days in campaign.plan.targets.values())
     over = state not in {*_AT_WORK, CampaignState.paused, CampaignState.stopped}
@@ -132,7 +132,7 @@ def say_standing(application: Application, standing: CampaignStanding, *, detail
     if standing.batches:
         say(_against_estimate(application, standing))
     if state in _AT_WORK and not isinstance(standing.decision, Admitted):
-        say(f"the gate is shut: {standing.decision.reason}")
+        say(f"the gate is closed: {standing.decision.reason}")
     for certificate in standing.certificates.values():
         say(f"certificate {certificate}")
     for moved in filter(None, (standing.drift.partition(";")[0], standing.uncompared, standing.uncertified)):
@@ -179,12 +179,12 @@ def standing_as_json(application: Application, standing: CampaignStanding) -> No
 
 
 def follow_campaign(application: Application, services: Services, campaign_id: str) -> None:
-    """Show progress until the campaign is no longer at work; exit code 1 if it was stopped."""
+    """Show progress until the campaign no longer runs; exit code 1 if it was stopped or discarded."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("days good"),
         TextColumn("{task.fields[rate]}"), TimeElapsedColumn(), TimeRemainingColumn(),
     )  # fmt: skip
-    told = 0
+    seen = 0
     with Progress(*columns, console=console) as progress:
         plan = application.ledger.campaign(campaign_id).plan
         total = sum(len(days) for days in plan.targets.values())
@@ -196,9 +196,9 @@ def follow_campaign(application: Application, services: Services, campaign_id: s
             minutes = (time.monotonic() - since) / 60
             rate = f"{(standing.good - first) / minutes:.0f} days/min" if minutes and standing.good > first else ""
             progress.update(bar, completed=standing.good, description=standing.state.value, rate=rate)
-            for entry in standing.journal[told:]:
+            for entry in standing.journal[seen:]:
                 progress.console.print(f"  {entry}", markup=False)
-            told = len(standing.journal)
+            seen = len(standing.journal)
             if standing.state not in _AT_WORK:
                 break
             time.sleep(_LOOK_SECONDS)
@@ -233,7 +233,7 @@ def _batch(batch: Attempt, checks: Counter[bool]) -> tuple[object, ...]:
 
 
 def _budget(standing: CampaignStanding) -> dict[str, object]:
-    """What is used up beside its limit, none where there is none; in seconds and bytes."""
+    """What is used and its limit (None without a limit), in seconds and bytes."""
     limits = standing.campaign.specification.execution.budget
     return {
         "seconds_spent": standing.spent.total_seconds(),
@@ -259,11 +259,11 @@ def _use(standing: CampaignStanding) -> str:
     if budget.bytes_read_per_day is not None:
         read += f" of {budget.bytes_read_per_day / 1e6:,.0f}"
     waited = sum((batch.waited.total_seconds() for batch in standing.batches), 0.0)
-    return f"used: {spent}, {read}; {waited:.0f} s waited, {number_of(len(standing.waits), 'run')} ended before a shut gate"
+    return f"used: {spent}, {read}; {waited:.0f} s waited, {number_of(len(standing.waits), 'run')} gave up waiting for the gate"
 
 
 def _left(application: Application, standing: CampaignStanding) -> Estimate:
-    """What is left by what this plan's own batches have measured; a resume with other code freezes another plan."""
+    """The estimate of what is left, from this plan's own batches; a resume with other code freezes another plan."""
     plan = standing.campaign.plan
     own = [batch for batch in standing.batches if batch.started_at >= plan.created_at]
     return application.planner.corrected(plan, own, standing.campaign.knobs.partitions_per_batch)
@@ -271,7 +271,7 @@ def _left(application: Application, standing: CampaignStanding) -> Estimate:
 
 def _against_estimate(application: Application, standing: CampaignStanding) -> str:
     planned = standing.campaign.plan.estimate
-    # As the plan counts them: batches that land or stage days come on top.
+    # Counted as in the plan: batches that land or stage days are not included.
     done = [b for b in standing.batches if b.state is AttemptState.done and b.layer == Layer.shadow]
     price = application.settings.cost_per_hour
     spent = standing.spent.total_seconds()
@@ -280,7 +280,7 @@ def _against_estimate(application: Application, standing: CampaignStanding) -> s
     left = _left(application, standing)
     if not left.batches:
         return text
-    return f"{text}; left, by what was measured: {_amount(left.batches, left.seconds, left.cost)}"
+    return f"{text}; left, as measured: {_amount(left.batches, left.seconds, left.cost)}"
 
 
 def _amount(batches: int, seconds: float, cost: str) -> str:
@@ -293,11 +293,11 @@ def next_step(standing: CampaignStanding, always: Collection[str] = ()) -> str:
     if standing.drift and standing.state in _REFUSED_BY_DRIFT:
         return _REFUSED_BY_DRIFT[standing.state].format(name=campaign.id, file=shown_path(Path(campaign.file)))
     if standing.uncertified and any(not one.passed for one in standing.certificates.values()):
-        return f"mend the model, then: backfill resume {campaign.id}"
+        return f"fix the model, then: backfill resume {campaign.id}"
     if standing.uncertified:
         return f"backfill prove {campaign.id}"
     approval = campaign.specification.approval.required or bool(set(always) & set(campaign.plan.targets))
-    # After a rollback what was approved has to be approved again.
+    # After a rollback the evidence has to be approved again.
     if standing.state in {CampaignState.validated, CampaignState.rolled_back} and approval and standing.evidence:
         again = ", to publish it again" if standing.state is CampaignState.rolled_back else ""
         return f"backfill approve {campaign.id} --evidence {standing.evidence}{again}"
@@ -310,11 +310,11 @@ def next_step(standing: CampaignStanding, always: Collection[str] = ()) -> str:
 
 
 def _releases(standing: CampaignStanding) -> list[str]:
-    told = [entry.detail.get("releases") for entry in standing.journal if entry.action is Action.published]
-    return [str(release) for release in told[-1].values()] if told and isinstance(told[-1], dict) else ["<release>"]
+    seen = [entry.detail.get("releases") for entry in standing.journal if entry.action is Action.published]
+    return [str(release) for release in seen[-1].values()] if seen and isinstance(seen[-1], dict) else ["<release>"]
 
 
-_GO_ON = "backfill resume {name}, which plans anew by what is there now; or restore what has moved"
+_GO_ON = "backfill resume {name}, which plans again from the current state; or restore what has moved"
 _REFUSED_BY_DRIFT: Mapping[CampaignState, str] = {
     CampaignState.planned: "backfill plan {file}: what was planned has moved",
     CampaignState.validated: _GO_ON,
@@ -326,8 +326,8 @@ _NEXT: Mapping[CampaignState, str] = {
     CampaignState.canary: "wait, or: backfill pause {name} --reason …",
     CampaignState.running: "wait, or: backfill pause {name} --reason …",
     CampaignState.paused: "backfill resume {name}",
-    CampaignState.stopped: "mend the cause, then: backfill resume {name} (or give it up: backfill discard {name})",
-    CampaignState.stale: "backfill resume {name}: something behind days that had passed has moved since",
+    CampaignState.stopped: "fix the cause, then: backfill resume {name} (or give it up: backfill discard {name})",
+    CampaignState.stale: "backfill resume {name}: something that passed days depend on has moved since",
     CampaignState.validated: "backfill publish {name}",
     CampaignState.approved: "backfill publish {name}",
     CampaignState.published: "{watch}, then: backfill sign-off {name} (or undo it: {undo})",

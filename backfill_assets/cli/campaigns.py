@@ -35,7 +35,7 @@ from backfill_assets.operations import PARAMETERS, Shell
 from backfill_assets.release.readers import DayChange
 from backfill_assets.release.watch import ReleaseWatch
 
-Watch = Annotated[bool, typer.Option("--watch", help="Stay, with progress, rate and time left, until it ends.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Show progress, rate and time left until it ends.")]
 CampaignId = Annotated[str, typer.Argument(help=PARAMETERS["campaign"])]
 
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
@@ -44,12 +44,14 @@ _SHOWN = 60
 
 def plan(
     file: Annotated[Path, typer.Argument(help=PARAMETERS["file"])],
-    explained: Annotated[bool, typer.Option("--explain", help="List every step, in the words of the launch.")] = False,
+    explained: Annotated[
+        bool, typer.Option("--explain", help="List every step, in the same words as the launch.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """The operation, which shows the plan as a table, with every step, or as JSON."""
+    """Run the operation; shows the plan as a table, with every step, or as JSON."""
     application = Application.from_env()
-    # What the run queue starts at once is known where Dagster's configuration is.
+    # How many runs the queue runs at the same time is in Dagster's configuration.
     application.planner = replace(application.planner, slots=backfill_slots(os.environ))
     with opened_shell(application) as shell:
         result = operations.plan(shell, file)
@@ -72,7 +74,7 @@ def launch(
     explained: Annotated[bool, typer.Option("--explain", help="Only list the steps of the plan.")] = False,
     webserver: Webserver = "",
 ) -> None:
-    """The operation, which may list the steps only, or stay until the campaign ends."""
+    """Run the operation; can list only the steps, or show progress until the campaign ends."""
     application = Application.from_env()
     if explained:
         planned = application.ledger.campaign(campaign).plan
@@ -90,13 +92,13 @@ def set_knobs(
     knobs: Annotated[list[str], typer.Argument(help="max_concurrency=1 or partitions_per_batch=14, or both.")],
     reason: Annotated[str, typer.Option(help=PARAMETERS["reason"])] = "",
 ) -> None:
-    """The operation, with the knobs as `name=value`."""
+    """Run the operation with the knobs as `name=value`."""
     given = {}
     for knob in knobs:
         name, _, value = knob.partition("=")
         if name not in {"max_concurrency", "partitions_per_batch"} or not _COUNT.fullmatch(value):
             raise typer.BadParameter(
-                f"{knob[:_SHOWN]!r}: write max_concurrency=N or partitions_per_batch=N, N from 1 on"
+                f"{knob[:_SHOWN]!r}: write max_concurrency=N or partitions_per_batch=N, N at least 1"
             )
         given[name] = int(value)
     with opened_shell(Application.from_env()) as shell:
@@ -129,7 +131,7 @@ def list_campaigns(json: Json = False) -> None:
 
 
 def resume_campaign(application: Application, campaign: str, how: tuple[str, bool, bool], webserver: str) -> None:
-    """Go on with a campaign; `how` is (reason, only explain, watch)."""
+    """Resume a campaign; `how` is (reason, only explain, watch)."""
     reason, only_explain, watch = how
     with opened_services(application, webserver) as services:
         if only_explain:
@@ -163,7 +165,7 @@ def preview(
     unit: Annotated[str, typer.Argument(help="A campaign, or an open unit.")],
     drop: Annotated[bool, typer.Option("--drop", help="Drop the preview.")] = False,
 ) -> None:
-    """Create the views `preview.<dataset>`: published outside the range, the unit's new days inside."""
+    """Create the views `preview.<dataset>`: published days outside the range, the unit's new days inside."""
     application = Application.from_env()
     unit = unit_of(application, unit)
     if drop:
@@ -172,7 +174,7 @@ def preview(
     for shown in application.preview.show(unit):
         say(f"{shown.view}: {len(shown.new)} new days ({format_days(shown.new, most=3)})")
         if shown.missing:
-            say(f"  as published still: {format_days(shown.missing, most=3)}")
+            say(f"  still as published: {format_days(shown.missing, most=3)}")
         say(f'  try it: backfill sql "SELECT * FROM {shown.view} LIMIT 10"')
 
 
@@ -190,7 +192,7 @@ def history(
     day: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="Only this day.")] = None,
     json: Json = False,
 ) -> None:
-    """Tell who changed the days of a dataset, when, why, and from what to what."""
+    """Show who changed the days of a dataset, when and why, with the old and new figures."""
     application = Application.from_env()
     application.dataset(dataset)
     changes = application.history.of(dataset, None if day is None else [chosen_day(day)])
@@ -202,7 +204,7 @@ def history(
 
 
 def unit_of(application: Application, name: str) -> str:
-    """The unit of that name, or the unit of the campaign of that name.
+    """The unit with this name, or the unit of the campaign with this name.
 
     Raises:
         CampaignError: the campaign was never launched.
@@ -211,7 +213,7 @@ def unit_of(application: Application, name: str) -> str:
         return name
     unit = application.ledger.campaign(name).unit
     if not unit:
-        raise CampaignError(f"campaign {name} was never launched; do that with: backfill launch {name}")
+        raise CampaignError(f"campaign {name} was never launched; launch it with: backfill launch {name}")
     return unit
 
 

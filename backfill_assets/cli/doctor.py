@@ -57,7 +57,7 @@ def doctor(
 
 @contextmanager
 def _events(application: Application) -> Iterator[EventLog | Finding | None]:
-    """The event log of the Dagster instance, as long as the block lasts; none where no instance is configured."""
+    """The event log of the Dagster instance for the duration of the block; None if no instance is configured."""
     if not os.environ.get("DAGSTER_HOME"):
         yield None
         return
@@ -66,11 +66,11 @@ def _events(application: Application) -> Iterator[EventLog | Finding | None]:
 
     try:
         instance = opened_instance()
-    except Exception as error:  # noqa: BLE001  # a database that is away is what somebody may be looking for
+    except Exception as error:  # noqa: BLE001  # an unreachable database is a finding
         why = str(error).strip().splitlines()[-1:]
         said = without_secrets_of(os.environ, " ".join(why))
-        what = f"Dagster's event log cannot be asked ({type(error).__name__}: {said})"
-        yield Finding(FindingSeverity.error, what, "see to its database and its dagster.yaml; the rest was examined")
+        what = f"Dagster's event log cannot be read ({type(error).__name__}: {said})"
+        yield Finding(FindingSeverity.error, what, "check its database and its dagster.yaml; the rest was examined")
         return
     with instance:
         yield DagsterEventLog(instance, application)
@@ -92,7 +92,7 @@ def start() -> None:
 
 @spark.command()
 def stop() -> None:
-    """Stop the embedded server; work that runs on it is lost and is done again by the next attempt."""
+    """Stop the embedded server; work that runs on it is lost, and the next attempt does it again."""
     stopped = _server(Application.from_env()).stop()
     say("stopped" if stopped else "no server was running")
 
@@ -116,9 +116,9 @@ def server_status() -> None:
     table(("what", "value"), rows)
     if problem:
         busy = application.ledger.attempts(state=AttemptState.running)
-        stop = "backfill spark stop; whoever needs a server next starts another"
+        stop = "backfill spark stop; the next command or run that needs a server starts another"
         say(
-            f"{number_of(len(busy), 'batch')} at work: the server may only be busy. If they do not get on: {stop}"
+            f"{number_of(len(busy), 'batch')} running: the server may only be busy. If they make no progress: {stop}"
             if busy
             else f"run: {stop}"
         )
@@ -126,7 +126,7 @@ def server_status() -> None:
 
 
 def _problem(application: Application) -> str:
-    """Why a running server works on nothing: a query is answered, and its tasks may have nobody who runs them."""
+    """Why a running server does no work: it may answer a query although no executor runs its tasks."""
     from pyspark.errors import PySparkException
 
     from backfill_assets.spark.session import open_session
@@ -144,10 +144,10 @@ def _problem(application: Application) -> str:
 
 def sql(
     query: Annotated[str, typer.Argument(help="One statement, such as: SELECT count(*) FROM published.flights")],
-    rows: Annotated[int, typer.Option(help="How many rows to show at the most.", min=1, max=100_000)] = 50,
+    rows: Annotated[int, typer.Option(help="Maximum number of rows to show.", min=1, max=100_000)] = 50,
 ) -> None:
     """Run SQL on the warm server; datasets are the views published.<dataset>."""
-    from pyspark.errors import PySparkException  # half a second that other commands need not wait
+    from pyspark.errors import PySparkException  # takes half a second, which other commands need not wait
 
     application = Application.from_env()
     application.refresh_views()
@@ -164,6 +164,6 @@ def sql(
 
 
 def _server(application: Application) -> SparkServer:
-    from backfill_assets.spark.server import SparkServer  # more than a second: it brings Spark's client
+    from backfill_assets.spark.server import SparkServer  # takes more than a second: it loads Spark's client
 
     return SparkServer(application.settings)

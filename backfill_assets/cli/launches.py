@@ -1,4 +1,4 @@
-"""Commands about deliveries and what they leave to be done, and commands that launch what is still to be done."""
+"""Commands about deliveries, and commands that launch missing or outdated days."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ExpectedChange = Annotated[
     str,
     typer.Option(
         metavar="FILE|JSON",
-        help="What must change by how much, as a .yaml file or JSON; of several datasets: a mapping from dataset to metrics.",
+        help="What must change and by how much, as a .yaml file or JSON; for several datasets: a mapping from dataset to metrics.",
     ),
 ]
 
 
 @dataclass(frozen=True)
 class _About:
-    """What is said of a launch in Dagster."""
+    """Title, description and tags of a launch in Dagster."""
 
     title: str
     description: str
@@ -45,17 +45,17 @@ def resume(
     unit: Annotated[str, typer.Argument(help="A unit or a campaign.")],
     expected_change: ExpectedChange = "",
     reason: Annotated[str, typer.Option(help="Why; kept in a campaign's journal.")] = "",
-    explain: Annotated[bool, typer.Option("--explain", help="Only say which days would run, and why.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Stay with a campaign until it ends.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Only show which days would run, and why.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the progress of a campaign until it ends.")] = False,
     webserver: Webserver = "",
 ) -> None:
-    """Launch what a campaign or an open unit still lacks, and only that; a unit is then released."""
+    """Launch only what is still missing in a campaign or an open unit; a unit is then released."""
     application = Application.from_env()
     if campaign := campaign_of(application, unit):
         if expected_change:
             raise ContractError(
-                f"--expected-change: what must change by how much stands in the specification of campaign {campaign} "
-                f"(validation); change it there, then: backfill resume {campaign}"
+                f"--expected-change: the expected change of campaign {campaign} is in its specification (validation); "
+                f"change it there, then: backfill resume {campaign}"
             )
         resume_campaign(application, campaign, (reason, explain, watch), webserver)
         return
@@ -67,7 +67,7 @@ def resume(
     declared = _declared(application, expected_change, tuple(found.targets))
     blockers = application.publisher.blockers(unit)
     missing = {(f.dataset, f.day) for f in blockers}
-    # Evidence is taken under one contract: what was checked under the one before is checked again.
+    # Evidence belongs to one contract: days checked under the previous contract are checked again.
     missing |= {(name, day) for name in declared for day in found.targets[name]}
     if explain:
         _explain(blockers, application.relaunches.of_unit(found, missing))
@@ -77,19 +77,19 @@ def resume(
         return
     for relaunch in application.relaunches.of_unit(found, missing):
         tags = {UNIT_TAG: unit, **_contract_tag(declared, relaunch.datasets)}
-        _launch(application, relaunch, _About(f"resume {unit}", f"what unit {unit} still lacks", tags), webserver)
+        _launch(
+            application, relaunch, _About(f"resume {unit}", f"what is still missing in unit {unit}", tags), webserver
+        )
 
 
 def refresh(
-    dataset: Annotated[
-        str, typer.Argument(help="A dataset; without it, all that their upstreams or deliveries have left behind.")
-    ] = "",
+    dataset: Annotated[str, typer.Argument(help="A dataset; by default, all that have outdated days.")] = "",
     expected_change: ExpectedChange = "",
     webserver: Webserver = "",
 ) -> None:
-    """Launch a backfill of the published days that were built from an upstream as it was, or from deliveries that count no more.
+    """Launch a backfill of published days that were built from an older upstream, or from deliveries no longer in force.
 
-    Days on hold are left out: what was rolled back would be published again.
+    Days on hold are left out: otherwise it would publish again what was rolled back.
     """
     application = Application.from_env()
     if dataset:
@@ -98,8 +98,8 @@ def refresh(
     outdated = [o for o in (*application.outdated.all(), *moved) if not dataset or o.dataset == dataset]
     if not outdated:
         say(
-            "nothing is outdated: every published day was built from its upstreams and references as they are now, and from the "
-            "deliveries that count now"
+            "nothing is outdated: every published day was built from its current upstreams and references, and from the "
+            "deliveries in force"
         )
         return
     found = application.relaunches.of_outdated(outdated)
@@ -110,9 +110,7 @@ def refresh(
     declared = _declared(application, expected_change, names)
     for plan in found.launches:
         tags = _contract_tag(declared, plan.datasets)
-        _launch(
-            application, plan, _About("refresh", "days that their upstreams or deliveries left behind", tags), webserver
-        )
+        _launch(application, plan, _About("refresh", "days with outdated upstreams or deliveries", tags), webserver)
 
 
 def _explain(blockers: Sequence[DayBlocker], plans: Sequence[Relaunch]) -> None:
@@ -121,7 +119,7 @@ def _explain(blockers: Sequence[DayBlocker], plans: Sequence[Relaunch]) -> None:
     for plan in plans:
         say(f"would be launched: {', '.join(plan.datasets)} {format_days(plan.days)}")
     if not plans:
-        say("nothing is lacking: nothing would be launched")
+        say("nothing is missing: nothing would be launched")
 
 
 def _declared(application: Application, text: str, names: Sequence[str]) -> Mapping[str, object]:
@@ -140,12 +138,12 @@ def _contract_tag(declared: Mapping[str, object], names: Sequence[str]) -> Mappi
 
 
 def _finish(application: Application, unit: Unit) -> None:
-    whole = application.publisher.evidence_hash(unit.id)
+    complete_hash = application.publisher.evidence_hash(unit.id)
     if unit.mode is ReleaseMode.auto and not needs_approval(application, unit.id):
         with opened_shell(application) as shell:
-            finish(operations.publish_unit(shell, unit.id, evidence=whole))
+            finish(operations.publish_unit(shell, unit.id, evidence=complete_hash))
         return
-    say(f"unit {unit.id} lacks nothing; release it with: backfill publish {unit.id} --evidence {whole}")
+    say(f"unit {unit.id} is complete; release it with: backfill publish {unit.id} --evidence {complete_hash}")
 
 
 def _launch(application: Application, plan: Relaunch, about: _About, webserver: str) -> None:
@@ -170,13 +168,13 @@ def _launch(application: Application, plan: Relaunch, about: _About, webserver: 
 
 
 Name = Annotated[str, typer.Argument(help="A dataset with a source.")]
-Prefix = Annotated[str, typer.Option(help="A folder below the sources folder, with all that lies in it; or one file.")]
+Prefix = Annotated[str, typer.Option(help="A folder below the sources folder with everything in it, or one file.")]
 Reason = Annotated[str, typer.Option(help="Why, for the journal.")]
 DeliveryDays = Annotated[str, typer.Option(metavar="DAYS", help="Delivery days, such as 2024-03-01..2024-03-07.")]
 
 
 def deliveries(dataset: Name, days: DeliveryDays = "", json: Json = False) -> None:
-    """Show which deliveries are in force, why others are not, and what the sources have in their place now."""
+    """Show which deliveries are in force, why others are not, and what the sources have now."""
     application = _opened(dataset)
     found = application.delivery_commands.shown(dataset, parse_days(days, "--days") if days else ())
     rows = [_row(one) for one in found]
@@ -192,17 +190,17 @@ def withdraw(
     file: Annotated[str, typer.Argument(help="A file, by its path below the sources folder.")] = "",
     prefix: Prefix = "",
     reason: Reason = "",
-    undo: Annotated[bool, typer.Option("--undo", help="Take back what was withdrawn.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Undo a withdrawal.")] = False,
 ) -> None:
-    """Take what came last at a path out of all that is built: it stays in raw, and counts no more."""
+    """Withdraw the newest delivery of a path: it stays in raw, but nothing is built from it any more."""
     if bool(file) == bool(prefix):
-        raise ArgumentError("name one file, or all files of a folder: --prefix")
+        raise ArgumentError("name one file, or a folder with --prefix")
     application, chosen = _opened(dataset), Chosen(file, prefix)
     services = application.delivery_commands
     done = services.restore(dataset, chosen, reason) if undo else services.withdraw(dataset, chosen, reason)
-    # A day that was published from what counts now is right as it is.
+    # A day that was published from the deliveries now in force is up to date.
     outdated = tuple(day for day in application.late_deliveries.moved(dataset) if day in done.published)
-    _say(dataset, done, "taken back" if undo else "withdrawn", outdated)
+    _say(dataset, done, "restored" if undo else "withdrawn", outdated)
 
 
 def reland(
@@ -211,10 +209,10 @@ def reland(
     prefix: Prefix = "",
     reason: Reason = "",
     force: Annotated[
-        bool, typer.Option("--force", help="Leave deliveries whose file is gone as raw has them.")
+        bool, typer.Option("--force", help="Keep deliveries in raw as they are if their file is gone.")
     ] = False,
 ) -> None:
-    """Read source files again, and put what is read in the place of their rows in raw."""
+    """Read source files again, and replace their rows in raw."""
     if not days and not prefix:
         raise ArgumentError("say which files: --days 2024-03-01..2024-03-07, or --prefix")
     application, chosen = _opened(dataset), Chosen(prefix=prefix, days=parse_days(days, "--days") if days else ())
@@ -228,7 +226,7 @@ _SHOWN = ("day", "path", "content", "rows", "corrupt_rows", "delivered_at", "in_
 
 def _opened(dataset: str) -> Application:
     application = Application.from_env()
-    # Refuses a dataset that is not there, or that has no source.
+    # Refuses a dataset that does not exist or has no source.
     _ = application.dataset(dataset).landing
     return application
 
@@ -248,7 +246,7 @@ def _row(one: ShownDelivery) -> dict[str, object]:
 
 def _say(dataset: str, done: Done, what: str, outdated: Sequence[dt.date]) -> None:
     if not done.deliveries:
-        say(f"nothing to do: it was {what} before")
+        say(f"nothing to do: already {what}")
         return
     first, *others = sorted({one.path for one in done.deliveries})
     until = f", last {others[-1]}" if others else ""

@@ -1,4 +1,4 @@
-"""What commands share: tables, lines and refusals, options, and what operations are given; commands made of operations."""
+"""What commands share: tables, lines, refusals, options, and the shell of operations; commands built from operations."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 
 
 _PIPE_WIDTH = 240
-"""In a file or a pipe nobody sees the right edge, but a folded identifier cannot be searched for."""
+"""A file or a pipe has no visible right edge, and a folded identifier cannot be searched for."""
 
 _HEAD, _TAIL = 1_000, 500
 _OBJECTS = 500_000
-"""So many new objects before the garbage collector looks: a history of ten thousand days makes millions that all stay."""
+"""New objects between two garbage collections: a history of ten thousand days creates millions that all stay."""
 
 
 def collect_rarely() -> None:
-    """Let the garbage collector rest while a command makes very many objects; a fifth of the time for big histories."""
+    """Run the garbage collector rarely while a command creates many objects; saves a fifth of the time for big histories."""
     gc.set_threshold(_OBJECTS, 20, 50)
 
 
@@ -88,18 +88,18 @@ def chosen_day(moment: dt.datetime) -> dt.date:
 
 
 def printable(text: str) -> str:
-    """The text with what a terminal would act on written as escapes, line by line: much of it was written by others."""
+    """Escape terminal control characters in a text, line by line: much of it was written by others."""
     return "\n".join(visible(line) for line in text.split("\n"))
 
 
 def refuse(headline: str, text: str) -> None:
-    """Print why a command ends without having done its work, on standard error."""
+    """Print on standard error why a command did not do its work."""
     shown = "\n".join(_shortened(line) for line in printable(text).split("\n"))
     errors.print(f"[bold red]{headline}:[/] {escape(shown)}", soft_wrap=True)
 
 
 def _shortened(line: str) -> str:
-    """The line without its middle if it is very long: what somebody gave stands early in it, and the remedy at its end."""
+    """Cut the middle out of a very long line: the user's value is near its start, the remedy at its end."""
     return line if len(line) <= _HEAD + _TAIL else f"{line[:_HEAD]} … {line[-_TAIL:]}"
 
 
@@ -111,11 +111,11 @@ _IN_URL: Final = re.compile(r"[=:@/;?&]+")
 
 
 def run_command(command: Callable[[], object]) -> None:
-    """Run what reads the command line; what it refuses is said in one message, without a stack trace, with exit code 1.
+    """Run the command line; a refusal prints one message without a stack trace and exits with code 1.
 
-    So is what went wrong otherwise; its trace stands in `errors.log` of the state folder.
+    So does any other error; its trace is in `errors.log` of the state folder.
     """
-    # By default SIGTERM kills Python at once, and the Spark work of the command would go on without it.
+    # By default SIGTERM kills Python immediately, and the Spark work of the command would go on without it.
     signal.signal(signal.SIGTERM, _leave)
     collect_rarely()
     try:
@@ -124,28 +124,28 @@ def run_command(command: Callable[[], object]) -> None:
     except BackfillError as error:
         refuse("refused", str(error))
         sys.exit(1)
-    except Exception as error:  # noqa: BLE001  # a trace is for those who mend it, and what it quotes may be a secret
+    except Exception as error:  # noqa: BLE001  # a trace is for developers, and it may quote a secret
         refuse("failed", noted(error, os.environ))
         sys.exit(1)
 
 
 def require_text(words: Sequence[str]) -> None:
-    """Refuse arguments that no database and no terminal takes.
+    """Refuse arguments that databases and terminals do not accept.
 
     Raises:
-        ArgumentError: one is no UTF-8.
+        ArgumentError: an argument is not valid UTF-8.
     """
     for word in words:
         try:
             word.encode()
         except UnicodeEncodeError:
-            raise ArgumentError(f"the argument '{visible(word)}' is no UTF-8; write it in UTF-8") from None
+            raise ArgumentError(f"the argument '{visible(word)}' is not valid UTF-8; encode it as UTF-8") from None
 
 
 def noted(error: Exception, environ: Mapping[str, str]) -> str:
-    """Write the trace of a failure into the log of the state folder, and say in one line what failed and where that is.
+    """Write the trace of a failure to the log in the state folder; returns one line with the failure and the log's path.
 
-    Neither holds a secret of `environ`.
+    Neither contains a secret of `environ`.
     """
     first = next(iter(str(error).strip().splitlines()), "")[:_LONGEST]
     what = without_secrets_of(environ, f"{type(error).__name__}: {first}" if first else type(error).__name__)
@@ -154,12 +154,12 @@ def noted(error: Exception, environ: Mapping[str, str]) -> str:
         log = Settings.from_env(environ).state / _LOG
         _append(log, f"{SystemClock().now().isoformat()}\n{trace}\n")
     except (BackfillError, OSError) as trouble:
-        return f"{what}; its trace could not be written ({type(trouble).__name__}): see that BACKFILL_ASSETS_STATE is a folder"
-    return f"{what}; nobody has foreseen this. Its trace is in {log}: please report it with that"
+        return f"{what}; its trace could not be written ({type(trouble).__name__}): check that BACKFILL_ASSETS_STATE is a folder"
+    return f"{what}; unexpected error (a bug). Please report it with its trace: {log}"
 
 
 def without_secrets_of(environ: Mapping[str, str], text: str) -> str:
-    """The text without any secret of `environ`: drivers of databases quote the URL that they cannot use."""
+    """Mask all secrets of `environ` in a text: database drivers quote URLs that they cannot use."""
     for secret in _secrets(environ):
         text = text.replace(secret, "***")
     return text
@@ -178,7 +178,7 @@ def _append(log: Path, text: str) -> None:
 
 
 def _secrets(environ: Mapping[str, str]) -> list[str]:
-    """The values of variables that may hold secrets, longest first, and of URLs their parts as well."""
+    """The values of variables that may hold secrets, and the parts of URLs, longest first."""
     found: set[str] = set()
     for name, value in environ.items():
         if _SECRET_NAMES.search(name) and len(value) >= _SHORTEST:
@@ -189,13 +189,13 @@ def _secrets(environ: Mapping[str, str]) -> list[str]:
 
 
 def _parts(url: str) -> Iterator[str]:
-    """What of a URL is secret: its user's password, its path, and its options."""
+    """The secret parts of a URL: its user's password, its path, and its options."""
     try:
         parts = urlsplit(url)
         password = parts.password or ""
     except ValueError:
         return
-    # Where an @ of the password was not encoded, or the host was forgotten, programs take a part of it for the host or port.
+    # If an @ in the password is not encoded, or the host is missing, programs take part of the password for the host or port.
     torn = [*password.split("@"), parts.netloc.partition(":")[2] if "@" not in parts.netloc else ""]
     pieces = [password, unquote(password), *_IN_URL.split(f"{parts.path};{parts.query};{parts.fragment}")]
     yield from (piece for piece in pieces if len(piece) >= 2 * _SHORTEST or piece == password != "")
@@ -212,10 +212,10 @@ Webserver = Annotated[
 
 
 def campaign_of(application: Application, name: str) -> str:
-    """The campaign of that name, or the one that the unit of that name was opened for; empty for any other unit.
+    """The campaign with this name, or the campaign of the unit with this name; empty for a unit without one.
 
     Raises:
-        UnitError: there is no campaign and no unit of that name.
+        UnitError: no campaign and no unit has this name.
     """
     if name in {campaign.id for campaign in application.ledger.campaigns()}:
         return name
@@ -223,7 +223,7 @@ def campaign_of(application: Application, name: str) -> str:
 
 
 def backfill_slots(environ: Mapping[str, str]) -> int | None:
-    """How many runs of backfills the run queue starts at once, by the instance's dagster.yaml; none if nobody says so."""
+    """How many backfill runs the run queue runs at the same time, by the instance's dagster.yaml; None if it does not say."""
     file = Path(environ.get("DAGSTER_HOME", ""), "dagster.yaml")
     try:
         config = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -231,7 +231,7 @@ def backfill_slots(environ: Mapping[str, str]) -> int | None:
         limits = [limit["limit"] for limit in runs["tag_concurrency_limits"] if limit["key"] == "dagster/backfill"]
         return int(min([*limits, runs["max_concurrent_runs"]]))
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError, yaml.YAMLError):
-        # An instance set up in another way is no fault of the plan.
+        # An instance with another configuration must not fail the plan.
         return None
 
 
@@ -241,10 +241,10 @@ def _said(error: Exception) -> str:
 
 @contextmanager
 def opened_services(application: Application, webserver: str) -> Iterator[Services]:
-    """The use cases, as long as the block lasts.
+    """Open the use cases for the duration of the block.
 
     Raises:
-        CampaignError: DAGSTER_HOME is not set, or names no instance that can be opened; a campaign is launched, watched and
+        CampaignError: DAGSTER_HOME is not set, or its instance cannot be opened; campaigns are launched, watched and
             cancelled through Dagster.
     """
     import dagster as dg  # takes longer to import than other commands take to run
@@ -262,13 +262,13 @@ def opened_services(application: Application, webserver: str) -> Iterator[Servic
         raise
     except (dg.DagsterError, OSError, ValueError, yaml.YAMLError) as error:
         raise CampaignError(
-            f"DAGSTER_HOME={os.environ['DAGSTER_HOME']!r} names no instance of Dagster: {_said(error)}; set it to the "
-            "project's folder, and see that its dagster.yaml is whole"
+            f"DAGSTER_HOME={os.environ['DAGSTER_HOME']!r} is not a Dagster instance: {_said(error)}; set it to the "
+            "project's folder, and check its dagster.yaml"
         ) from error
-    except Exception as error:  # each driver of a database has errors of its own
+    except Exception as error:  # each database driver has its own errors
         raise CampaignError(
-            f"the instance of Dagster in DAGSTER_HOME={os.environ['DAGSTER_HOME']!r} cannot be opened: {_said(error)}; see "
-            "that its database is up and can be reached"
+            f"the Dagster instance in DAGSTER_HOME={os.environ['DAGSTER_HOME']!r} cannot be opened: {_said(error)}; check "
+            "that its database is up and reachable"
         ) from error
     with found as instance:
         yield services_of(application, instance, webserver)
@@ -279,7 +279,7 @@ _FLAGS: Final[Mapping[str, str]] = {"include_rewritten": "--include-rewritten/--
 
 
 def command_of(operation: Operation, show: Callable[..., None] | None = None) -> Callable[..., None]:
-    """The command of an operation; `show(value, json=…)` prints what came of it, before what is said."""
+    """Build the command of an operation; `show(value, json=…)` prints its value before its messages."""
 
     def command(*, json: bool = False, webserver: str = "", **given: Any) -> None:
         taken = {name: chosen_day(one) if isinstance(one, dt.datetime) else one for name, one in given.items()}
@@ -300,7 +300,7 @@ def command_of(operation: Operation, show: Callable[..., None] | None = None) ->
 
 
 def _typed(parameter: Parameter) -> Parameter:
-    """The parameter as typer takes it: by its place an argument, by its name an option."""
+    """The parameter for typer: a positional one becomes an argument, a keyword-only one an option."""
     kind, description = parameter.annotation, PARAMETERS[parameter.name]
     default = ... if parameter.default is Parameter.empty else parameter.default
     if parameter.kind is not Parameter.KEYWORD_ONLY:
@@ -315,25 +315,25 @@ def _typed(parameter: Parameter) -> Parameter:
 
 
 def show_json(value: object, *, json: bool) -> None:
-    """Print what came of an operation for programs only: what is said of it is all that people need."""
+    """Print the value of an operation for programs only: people need only its messages."""
     if json:
         as_json(value)
 
 
 @contextmanager
 def opened_shell(application: Application, webserver: str = "") -> Iterator[Shell]:
-    """What an operation is given; Dagster's instance is opened only for those that need it, and closed at the end."""
+    """The shell for an operation; opens Dagster's instance only if the operation needs it, and closes it at the end."""
     with ExitStack() as opened:
         yield shell_of(application, lambda: opened.enter_context(opened_services(application, webserver)).control)
 
 
 def shell_of(application: Application, control: Callable[[], Control]) -> Shell:
-    """What an operation is given by a command that has opened the use cases itself."""
+    """The shell for an operation, from a command that has opened the use cases itself."""
     return Shell(application, control, partial(_report, application), _warn)
 
 
 def finish(result: Result, *, quiet: bool = False) -> None:
-    """Print what is said of an operation, unless `quiet`, and exit with 1 if it failed."""
+    """Print the messages of an operation, unless `quiet`, and exit with 1 if it failed."""
     for text in filter(None, () if quiet else result.said):
         say(text)
     if result.failed:

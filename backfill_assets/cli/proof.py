@@ -23,12 +23,12 @@ from backfill_assets.report.review import review_as_json
 def report(
     target: Annotated[str, typer.Argument(help="A campaign, a unit or a release.")] = "",
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write to, instead of the unit's below the reports.")
+        Path | None, typer.Option(help="Folder to write to; by default the unit's folder in the reports folder.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the review as JSON and write nothing.")] = False,
     index: Annotated[bool, typer.Option("--index", help="Write the page of all datasets and campaigns.")] = False,
 ) -> None:
-    """Write the report of a campaign, unit or release: one page without network, and the same as JSON beside it."""
+    """Write the report of a campaign, unit or release: one page that needs no network, and the same as JSON."""
     application = Application.from_env()
     if bool(target) is index:
         raise UnitError("name a campaign, a unit or a release, or ask for all of them with --index; see: backfill list")
@@ -44,7 +44,7 @@ def report(
 
 
 def _units(application: Application) -> dict[str, str]:
-    """By campaign, release and unit the unit whose report is about it."""
+    """Map each campaign, release and unit to the unit whose report covers it."""
     ledger = application.ledger
     units = {unit.id: unit.id for unit in ledger.units()}
     campaigns = {campaign.id: campaign.unit for campaign in ledger.campaigns() if campaign.unit}
@@ -58,15 +58,16 @@ Partitions = Annotated[
 
 def diff_history(
     models: Annotated[
-        str, typer.Option(metavar="REF", help="The commit whose models are tried, such as HEAD or a branch.")
+        str, typer.Option(metavar="REF", help="The commit whose models to try, such as HEAD or a branch.")
     ],
     partitions: Partitions = "",
     dataset: Annotated[
-        list[str] | None, typer.Option(help="A dataset; without it, those whose code is not that of what is published.")
+        list[str] | None,
+        typer.Option(help="A dataset; by default, those whose code differs from that of their published days."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="A file for the Markdown, instead of standard output.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the Markdown to this file, not to standard output.")] = None,
 ) -> None:
-    """Say what models of a commit would do to published days, as a Markdown comment. Exit code 1 if a model fails."""
+    """Show what the models of a commit would change in published days, as Markdown; exit code 1 if a model fails."""
     application = Application.from_env()
     days = parse_days(partitions, "--partitions") if partitions else ()
     with datasets_at(application.settings.datasets, models) as checkout:
@@ -75,7 +76,7 @@ def diff_history(
     if out is not None:
         _write(out, text)
     else:
-        print(text)  # noqa: T201  # not for rich, which would fold it
+        print(text)  # noqa: T201  # rich would fold it
     if diff.has_problems:
         raise typer.Exit(1)
 
@@ -90,7 +91,7 @@ def _write(out: Path, text: str) -> None:
 
 
 def show_certificates(certificates: Sequence[Certificate], *, json: bool) -> None:
-    """Print what each recomputation gave, day by day, and the rows that differ."""
+    """Print the result of each recomputation by day, and the rows that differ."""
     if json:
         as_json([_as_plain(one) for one in certificates])
         return
@@ -114,7 +115,7 @@ def _show(certificate: Certificate) -> None:
         say(f"{found.day}: old is {certificate.first!r}, new is {found.recomputation!r}")
         table(columns, rows)
     for touched in certificate.touched:
-        say(f"touched meanwhile, by nobody's release, landing or staging: {touched}")
+        say(f"changed meanwhile, and not by a release, landing or staging: {touched}")
 
 
 def _rows(certificate: Certificate) -> Iterator[tuple[object, ...]]:

@@ -53,24 +53,22 @@ def publish(
     unit: Annotated[str, typer.Argument(help="A unit or a campaign.")],
     evidence: Annotated[
         str,
-        typer.Option(
-            help="Release this evidence and no other; of a unit without a campaign it is the approval as well."
-        ),
+        typer.Option(help="Release exactly this evidence; for a unit without a campaign this is also the approval."),
     ] = "",
     reason: Annotated[str, typer.Option(help="Why, for the history.")] = "",
     outside_window: Annotated[str, typer.Option(metavar="REASON", help=operations.PARAMETERS["outside_window"])] = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Release a complete unit in one atomic commit per table; refused unless every day's evidence is there and fresh."""
+    """Release a complete unit in one atomic commit per table; refused unless every day has current evidence."""
     application = Application.from_env()
     campaign = campaign_of(application, unit)
     if not campaign and (outside_window or dry_run):
         raise CampaignError(
-            f"--outside-window and --dry-run are for campaigns, and {unit!r} is none; see: backfill list"
+            f"--outside-window and --dry-run are for campaigns, and {unit!r} is not one; see: backfill list"
         )
     if not campaign and not evidence and needs_approval(application, unit):
         raise EvidenceError(
-            f"unit {unit} is released only after approval: review it with `backfill status {unit}`, and name the "
+            f"unit {unit} is released only after approval: review it with `backfill status {unit}`, then pass the "
             "evidence hash that it shows with --evidence"
         )
     how = {"evidence": evidence, "outside_window": outside_window}
@@ -84,21 +82,21 @@ def publish(
 
 
 def reconcile() -> None:
-    """Make the ledger agree with the Delta logs after a crash; doing it again changes nothing."""
+    """Make the ledger agree with the Delta logs after a crash; safe to repeat."""
     done = Application.from_env().reconcile.run()
     for line in done:
         say(str(line))
-    say(f"{len(done)} things mended" if done else "ledger and Delta logs agree")
+    say(f"{len(done)} settled" if done else "ledger and Delta logs agree")
 
 
 def sweep(
     grace: Annotated[
-        int, typer.Option(help="Leave files alone that are younger than this many minutes.", min=0, max=_TEN_YEARS)
+        int, typer.Option(help="Keep files that are younger than this many minutes.", min=0, max=_TEN_YEARS)
     ] = 60,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Remove shadow files that no reader, no release in its window and no open unit needs, and old files of staging."""
+    """Remove shadow files that no reader, no release in its window and no open unit needs, and old staging files."""
     application = Application.from_env()
     sweeper = application.sweep(timedelta(minutes=grace))
     swept = sweeper.plan() if dry_run else sweeper.execute()
@@ -110,7 +108,7 @@ def sweep(
         say(item.listed("would go" if dry_run else "are gone"))
     for name, count in staging.items():
         if count:
-            say(f"{name}: {number_of(count, 'old file')} of staging gone")
+            say(f"{name}: {number_of(count, 'old staging file')} deleted")
 
 
 def needs_approval(application: Application, unit: str) -> bool:
@@ -136,7 +134,7 @@ def _row(application: Application, record: ReleaseRecord) -> dict[str, object]:
 def path(
     dataset: Annotated[str, typer.Argument(help="A dataset.")],
     release: Annotated[
-        str, typer.Option(help="A release of it: also print, after a tab, the version to read it by.")
+        str, typer.Option(help="A release of it: also print, after a tab, the table version to read it by.")
     ] = "",
     json: Json = False,
 ) -> None:
@@ -150,5 +148,5 @@ def path(
         version = {"dataset": dataset, "version": newest if newest >= 0 else None} if found is None else vars(found)
         as_json({"path": str(folder), **version})
     else:
-        # For $(…) and `read`, so without rich's wrapping; a tab is the one separator that `cut` takes by itself.
+        # For $(…) and `read`, so without rich's wrapping; a tab is the default separator of `cut`.
         print(folder if found is None else f"{folder}\t{found.version}")  # noqa: T201

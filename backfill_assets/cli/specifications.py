@@ -35,7 +35,7 @@ from backfill_assets.dataset.yaml import FileProblem, shown_path
 
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Specifications, such as backfills/*.yaml.")]) -> None:
-    """Check specifications by themselves and against the datasets; tells every fault of all of them with its line."""
+    """Check specifications by themselves and against the datasets; reports every problem with its line."""
     application = Application.from_env()
     problems: list[FileProblem] = []
     good: list[LoadedSpecification] = []
@@ -54,12 +54,12 @@ def validate(files: Annotated[list[Path], typer.Argument(help="Specifications, s
         if loaded.file not in wrong:
             _report(application, loaded)
     if problems:
-        say(f"{number_of(len(problems), 'fault')} in {len(wrong)} of {number_of(len(set(files)), 'file')}")
+        say(f"{number_of(len(problems), 'problem')} in {len(wrong)} of {number_of(len(set(files)), 'file')}")
         raise typer.Exit(1)
 
 
 def misfits_here(application: Application, loaded: LoadedSpecification) -> tuple[FileProblem, ...]:
-    """What the datasets, the clock and the environment of this process do not bear out of a specification."""
+    """The problems of a specification with the datasets, the clock and the environment of this process."""
     now, computes = application.clock.now(), application.settings.computes
     return misfits(loaded, application.catalog, now=now, computes=computes)
 
@@ -84,11 +84,11 @@ def _report(application: Application, loaded: LoadedSpecification) -> None:
             remedy = f"(backfill publish {unit}) or give it up (backfill discard {unit})"
             say(str(loaded.problem(("source_range",), f"warning: {text}{remedy}")))
     except LedgerError as error:
-        say(f"{shown_path(loaded.file)}: warning: nobody looked whether its days are claimed: {error}")
+        say(f"{shown_path(loaded.file)}: warning: could not check whether its days are claimed: {error}")
 
 
 def _claims(application: Application, loaded: LoadedSpecification) -> dict[str, list[DatasetDay]]:
-    """The days that open units of others have claimed, by unit; without a ledger nothing is claimed."""
+    """The days that other open units have claimed, by unit; without a ledger nothing is claimed."""
     from backfill_assets.ledger.database import parsed_url
 
     url = parsed_url(application.settings.ledger_url)
@@ -114,18 +114,20 @@ def new(
     change: Annotated[str, typer.Option(help="What is corrected, in one line.")] = "",
     issue: Annotated[str, typer.Option(help="The issue that asks for it.")] = "",
     name: Annotated[str, typer.Option("--id", help="Name of the campaign and of its file.")] = "",
-    owner: Annotated[str, typer.Option(help="Who answers for it; the dataset's owner unless given.")] = "",
+    owner: Annotated[str, typer.Option(help="Who is responsible; by default the dataset's owner.")] = "",
     approver: Annotated[list[str] | None, typer.Option(help="User or role that may approve; repeat for more.")] = None,
-    expect: Annotated[list[str] | None, typer.Option(help="metric=change, such as revenue=-50%; repeat.")] = None,
+    expect: Annotated[
+        list[str] | None, typer.Option(help="metric=change, such as revenue=-50%; repeat for more.")
+    ] = None,
     begins: Annotated[
-        str, typer.Option("--from", help="First layer to run again; the dataset's first if absent.")
+        str, typer.Option("--from", help="First layer to run again; by default the dataset's first.")
     ] = "",
-    downstream: Annotated[str, typer.Option(help="none, all, or datasets with commas.")] = "all",
-    folder: Annotated[Path, typer.Option(help="Where specifications lie.")] = _FOLDER,
+    downstream: Annotated[str, typer.Option(help="none, all, or datasets separated by commas.")] = "all",
+    folder: Annotated[Path, typer.Option(help="Folder of the specifications.")] = _FOLDER,
 ) -> None:
-    """Write the first version of a specification; asks for what no option says. Never overwrites a file."""
+    """Write the first version of a specification; asks for values that no option gives. Never overwrites a file."""
     application = Application.from_env()
-    # Whoever gives all that has to be given is a script, and is asked nothing.
+    # A call with all required options comes from a script, which cannot answer questions.
     asks = not (dataset and start and end and change and name and approver)
     target = application.dataset(dataset) if dataset else _asked_dataset(application)
     first = parse_day(start) if start else _asked_day("First", target)
@@ -134,10 +136,10 @@ def new(
     issue = issue or (_asked("Issue (may be empty)", str, "") if asks else "")
     name = name or _asked_name(folder, f"{target.name.replace('_', '-')}-{first:%Y-%m}")
     owner = owner or (_asked("Owner", str, target.owner or None) if asks or not target.owner else target.owner)
-    approvers = approver or _asked("Who may approve (users or roles, with commas)", _listed)
+    approvers = approver or _asked("Who may approve (users or roles, separated by commas)", _listed)
     expected = _changes(expect or (), target)
     if asks and not expected:
-        question = "What changes, as metric=change with commas (may be empty)"
+        question = "What changes, as metric=change, separated by commas (may be empty)"
         expected = _asked(question, lambda text: _changes(_listed(text), target), "")
     scope = (begins, downstream)
     draft = Draft(name, target.name, first, last, change, owner, tuple(approvers), issue, *scope, expected)
@@ -146,7 +148,7 @@ def new(
 
 
 def _written(application: Application, draft: Draft, folder: Path) -> Path:
-    # A name with a path in it is refused here as well, before anything is written.
+    # Also refuses a name with a path in it, before anything is written.
     file = folder / f"{draft.backfill_id}.yaml"
     text = draft_text(draft, application.catalog, shown_path(file))
     loaded = read_specification(text, file)
@@ -158,7 +160,7 @@ def _written(application: Application, draft: Draft, folder: Path) -> Path:
         with file.open("x", encoding="utf-8") as out:
             out.write(text)
     except OSError as error:
-        if os.path.lexists(file):  # says no, and does not fail, where no name can be that long
+        if os.path.lexists(file):  # False, not an error, for a name that is too long
             raise SpecificationError(_taken(file)) from None
         raise SpecificationError(
             f"{shown_path(file)} cannot be written: {error.strerror}; choose another --folder"
@@ -167,11 +169,11 @@ def _written(application: Application, draft: Draft, folder: Path) -> Path:
 
 
 def _taken(file: Path) -> str:
-    return f"{shown_path(file)} is there already; choose another --id, or edit it"
+    return f"{shown_path(file)} already exists; choose another --id, or edit the file"
 
 
 def _asked(question: str, read: Callable[[str], _Answer], default: str | None = None) -> _Answer:
-    """What somebody at the terminal answers; asks again for as long as it cannot be read."""
+    """The user's answer at the terminal; asks again until it can be read."""
 
     def checked(text: str) -> _Answer:
         try:
@@ -216,7 +218,7 @@ def _changes(texts: Iterable[str], target: Dataset) -> dict[str, str]:
     for text in texts:
         metric, sign, change = (part.strip() for part in text.partition("="))
         if not sign:
-            raise SpecificationError(f"{text!r} expects no change; write metric=change, such as revenue=-50%")
+            raise SpecificationError(f"{text!r} names no change; write metric=change, such as revenue=-50%")
         found[metric] = change
     parse_contract(found, metric_names(target), "expected change")
     return found

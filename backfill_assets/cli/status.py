@@ -1,4 +1,4 @@
-"""Commands that look at datasets, units and metrics, and those about units and holds."""
+"""Commands that show datasets, units and metrics, discard units, and manage holds."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def status(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Show how datasets and units stand, what a unit lacks, and what to do next."""
+    """Show the state of datasets and units, what is missing in a unit, and what to do next."""
     application = Application.from_env()
     if unit in {campaign.id for campaign in application.ledger.campaigns()}:
         with opened_services(application, "") as services:
@@ -69,7 +69,7 @@ def status(
 
 
 def overview(application: Application) -> Overview:
-    """How all datasets and open units stand."""
+    """The state of all datasets and open units."""
     names = sorted(application.datasets)
     holds = {name: application.ledger.holds(name) for name in names}
     return {
@@ -83,22 +83,22 @@ def overview(application: Application) -> Overview:
 
 
 def moved_days(application: Application) -> dict[str, tuple[date, ...]]:
-    """By dataset the published days that were built from other deliveries than those that have landed and count now."""
+    """The published days of each dataset that were not built from the landed deliveries now in force."""
     found = {name: application.late_deliveries.moved(name) for name in sorted(application.datasets)}
     return {name: days for name, days in found.items() if days}
 
 
 def say_held(holds: Iterable[Hold], what: str) -> None:
-    """Say what is the matter with days on hold, and how they are put right: not by a refresh."""
+    """Print what is wrong with days on hold, and how to correct them: not by a refresh."""
     found: dict[tuple[str, str], list[date]] = {}
     for hold in holds:
         found.setdefault((hold.target[0], hold.reason), []).append(hold.target[1])
     for (name, reason), days in found.items():
-        # A command for each run of days: between them may be others, with holds of other reasons.
+        # One command per run of days: days between them may be on hold for other reasons.
         lifts = "; ".join(f"backfill hold lift {name} {first} {last}" for first, last in runs_of_days(days))
         say(
-            f"{name} {format_days(days)} (on hold: {reason}): {what}. Refresh would publish again what was rolled back; "
-            f"launch a backfill of these days once they come out right, or let refresh build them: {lifts}"
+            f"{name} {format_days(days)} (on hold: {reason}): {what}. A refresh would publish again what was rolled back; "
+            f"launch a backfill of these days once it gives the right rows, or let refresh build them: {lifts}"
         )
 
 
@@ -120,13 +120,13 @@ def _show(found: Overview) -> None:
         say_held(
             (held[o.dataset, day] for day in o.days if (o.dataset, day) in held), f"built from an older {o.causes}"
         )
-    built = "built from other deliveries than those that count now"
+    built = "not built from the deliveries in force"
     for name, days in found["moved"].items():
         if others := [day for day in days if (name, day) not in held]:
             about = f"{name} {format_days(others, most=3)}: {built}"
             say(f"{about}; see: backfill deliveries {name}, then: backfill refresh {name}")
         say_held((held[name, day] for day in days if (name, day) in held), f"{built}; see: backfill deliveries {name}")
-    about_units = ("unit", "days", "ready", "lacking", "released by", "opened (UTC)", "by")
+    about_units = ("unit", "days", "ready", "missing", "released by", "opened (UTC)", "by")
     table(about_units, [tuple(u.values()) for u in found["units"]], "Open units")
     for blocker in found["not_loaded"]:
         say(f"not loaded: {blocker}")
@@ -149,7 +149,7 @@ def _dataset(application: Application, name: str, holds: Sequence[Hold]) -> dict
 
 
 def _gaps(application: Application, name: str, days: Sequence[date]) -> Sequence[date]:
-    """The due days without content; those that were released without a row have one."""
+    """The due days that are not published; days that were released without a row are published."""
     missing = gaps_of(application.dataset(name), days, application.clock.now())
     shown = published_among(application.ledger, application.tables[name], name, missing)
     return [day for day in missing if day not in shown]
@@ -173,14 +173,16 @@ def _one_unit(application: Application, unit: Unit, json: bool) -> None:
     survey = application.publisher.survey(unit.id) if unit.state is UnitState.open else None
     evidence = survey.evidence if survey else application.ledger.evidence(unit.id)
     blockers = survey.blockers if survey else ()
-    whole = survey.hash if survey and not blockers else ""
+    complete_hash = survey.hash if survey and not blockers else ""
     reasons: dict[DatasetDay, set[str]] = {}
     for blocker in blockers:
         reasons.setdefault((blocker.dataset, blocker.day), set()).add(blocker.reason.value)
     rows = [_day(key, evidence.get(key), reasons.get(key, set())) for key in unit.days]
     certificates = certificates_of(application.ledger, unit.id, evidence)
     if json:
-        as_json({"unit": unit, "evidence": whole, "days": rows, "blockers": blockers, "certificates": certificates})
+        as_json(
+            {"unit": unit, "evidence": complete_hash, "days": rows, "blockers": blockers, "certificates": certificates}
+        )
         return
     say(f"{unit.id} is {unit.state.value}, opened {unit.opened_at:%Y-%m-%d %H:%M} UTC by {unit.by}")
     if unit.contract:
@@ -188,7 +190,7 @@ def _one_unit(application: Application, unit: Unit, json: bool) -> None:
     table(("dataset", "day", "rows", "published rows", "checks passed", "state"), [tuple(r.values()) for r in rows])
     for certificate in certificates.values():
         say(f"certificate {certificate}")
-    _what_next(unit, blockers, whole)
+    _what_next(unit, blockers, complete_hash)
 
 
 def _day(key: DatasetDay, found: DayEvidence | None, reasons: Collection[str]) -> dict[str, object]:
@@ -202,29 +204,29 @@ def _day(key: DatasetDay, found: DayEvidence | None, reasons: Collection[str]) -
     }  # fmt: skip
 
 
-def _what_next(unit: Unit, blockers: tuple[DayBlocker, ...], whole: str) -> None:
+def _what_next(unit: Unit, blockers: tuple[DayBlocker, ...], complete_hash: str) -> None:
     if unit.state is not UnitState.open:
         return
     if blockers:
         say(explain_blockers(blockers))
         say(f"next: backfill resume {unit.handle}   (or give it up: backfill discard {unit.handle})")
-    elif whole:
-        say(f"evidence {whole}")
+    elif complete_hash:
+        say(f"evidence {complete_hash}")
         say(
             f"next: backfill status {unit.campaign}"
             if unit.campaign
-            else f"next: backfill publish {unit.id} --evidence {whole}"
+            else f"next: backfill publish {unit.id} --evidence {complete_hash}"
         )
 
 
-hold = typer.Typer(help="Days that the live pipeline and refresh leave alone.", no_args_is_help=True)
+hold = typer.Typer(help="Days that the live pipeline and refresh do not touch.", no_args_is_help=True)
 
 
 def discard(
     unit: Annotated[str, typer.Argument(help="A unit, as `backfill status` lists it, or a campaign.")],
     reason: Annotated[str, typer.Option(help="Why; kept in a campaign's journal.")] = "",
 ) -> None:
-    """Give an open unit up: nothing of it is published, its days are free again, the sweep takes its files."""
+    """Give up an open unit: nothing of it is published, its days are free again, and the sweep deletes its files."""
     application = Application.from_env()
     if campaign := campaign_of(application, unit):
         with opened_shell(application) as shell:

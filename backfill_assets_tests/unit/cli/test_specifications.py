@@ -86,7 +86,7 @@ def test_every_fault_of_all_files_is_told_with_its_line(run: Run) -> None:
     assert [line.split(" ")[0] for line in lines[:6]] == [
         "a.yaml:1:", "a.yaml:2:", "b.yaml:3:", "b.yaml:4:", "none.yaml:", "c.yaml:",
     ]  # fmt: skip
-    assert lines[-1] == "5 faults in 3 of 4 files"
+    assert lines[-1] == "5 problems in 3 of 4 files"
 
 
 def test_two_files_may_not_be_the_same_campaign(run: Run) -> None:
@@ -122,7 +122,7 @@ def test_a_ledger_that_cannot_be_opened_is_a_warning_only(run: Run) -> None:
     write(".state/ledger.db", "this is no database, and longer than the header of one " * 40)
     done = run("validate", write("a.yaml", GOOD.format(id="fix")))
     assert done.exit_code == 0
-    assert "warning: nobody looked whether its days are claimed" in done.output
+    assert "warning: could not check whether its days are claimed" in done.output
 
 
 def test_a_new_specification_validates(run: Run) -> None:
@@ -164,7 +164,7 @@ def test_what_no_option_says_is_asked_for_until_it_can_be_read(run: Run) -> None
         "'1995' is not an ISO date",
         "1999-01-01 is outside the history",
         "'a fix': use a-z",
-        "is there already",
+        "already exists",
         "unknown metric 'revenue'",
         "'little' is no expected change",
     )
@@ -186,7 +186,7 @@ def test_a_file_is_never_overwritten(run: Run) -> None:
     run("new", *COMPLETE)
     before = Path("backfills/tax-fix.yaml").read_text(encoding="utf-8")
     again = run("new", *COMPLETE, "--issue", "FIN-1")
-    assert "backfills/tax-fix.yaml is there already; choose another --id" in refused(again)
+    assert "backfills/tax-fix.yaml already exists; choose another --id" in refused(again)
     assert Path("backfills/tax-fix.yaml").read_text(encoding="utf-8") == before
 
 

@@ -91,7 +91,7 @@ def test_no_argument_of_a_command_does_harm(house: House, name: str, data: st.Da
 
 def test_an_argument_that_is_no_utf8_is_refused(house: House) -> None:
     said = run("status", os.fsdecode(b"u_\xff"))
-    assert (said.code, said.err) == (1, "refused: the argument 'u_\\udcff' is no UTF-8; write it in UTF-8\n")
+    assert (said.code, said.err) == (1, "refused: the argument 'u_\\udcff' is not valid UTF-8; encode it as UTF-8\n")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_what_nobody_has_foreseen_is_one_message_and_a_trace_in_the_log(
     log = tmp_path / "errors.log"
     assert said.code == 1
     assert said.err.startswith(
-        "failed: RuntimeError: nobody answers at ***; nobody has foreseen this. Its trace is in "
+        "failed: RuntimeError: nobody answers at ***; unexpected error (a bug). Please report it with its trace: "
     )
     assert said.err.count("\n") == 1
     assert "Traceback" in log.read_text(encoding="utf-8")

@@ -84,7 +84,7 @@ def validated(house: House) -> Unit:
 @pytest.mark.parametrize("by", ["campaign", "unit"])
 def test_no_resume_changes_what_a_campaign_expects(house: House, taken: list[Backfill], by: str) -> None:
     _, unit = house.world.launched(TARGETS)
-    with pytest.raises(ContractError, match=rf"specification of campaign {NAME} \(validation\)"):
+    with pytest.raises(ContractError, match=rf"campaign {NAME} is in its specification \(validation\)"):
         run("resume", NAME if by == "campaign" else unit.id, "--expected-change", '{"sales": {"amount": "any"}}')
     assert taken == []
     assert house.world.ledger.unit(unit.id).contract == unit.contract

@@ -108,13 +108,13 @@ def test_a_wrong_file_is_withdrawn_and_taken_back_and_its_published_days_are_fou
     now = basis.inputs("sales", (D1, D2))
     assert (now[D1] != before[D1], now[D2] == before[D2]) == (True, True)
     assert json.loads(run("status", "--json"))["moved"] == {"sales": [str(D1)]}
-    assert f"sales {D1}: built from other deliveries than those that count now" in run("status")
+    assert f"sales {D1}: not built from the deliveries in force" in run("status")
     assert [late.day for late in house.application.late_deliveries.of("sales")] == [D1]
     run("refresh", "sales")
     assert dagster.asked()[0][1] == [str(D1)]
-    assert "nothing to do: it was withdrawn before" in run("withdraw", "sales", "--prefix", "x/", "--reason", "again")
+    assert "nothing to do: already withdrawn" in run("withdraw", "sales", "--prefix", "x/", "--reason", "again")
     said = run("withdraw", "sales", "--prefix", "x/", "--undo", "--reason", "it was right")
-    assert ("taken back: 1 file" in said, "build them again" in said) == (True, False)
+    assert ("restored: 1 file" in said, "build them again" in said) == (True, False)
     assert basis.inputs("sales", (D1, D2)) == before
     assert house.application.late_deliveries.of("sales") == ()
 
@@ -156,7 +156,7 @@ def test_days_that_were_rolled_back_are_not_refreshed_until_the_hold_is_lifted(h
     run("rollback", release.manifest.release, "--reason", "model is wrong")
     lift = f"backfill hold lift sales {D1} {D1}"
     held = rf"sales {D1} \(on hold: model is wrong\): {{}}\. Refresh would publish again .*{lift}\n"
-    built = "built from other deliveries than those that count now; see: backfill deliveries sales"
+    built = "not built from the deliveries in force; see: backfill deliveries sales"
     said = run("status")
     assert re.search(held.format(built), said)
     assert "then: backfill refresh" not in said
@@ -173,7 +173,7 @@ def test_what_cannot_be_meant_is_refused(house: House) -> None:
     deliver(house, "id\n1\n")
     land(house)
     for words, error, message in (
-        (("withdraw", "sales", "--reason", "x"), ArgumentError, "name one file, or all files of a folder"),
+        (("withdraw", "sales", "--reason", "x"), ArgumentError, "name one file, or a folder"),
         (("withdraw", "sales", FILE, "--prefix", "x", "--reason", "x"), ArgumentError, "name one file"),
         (("withdraw", "sales", FILE), ArgumentError, "say why: --reason TEXT"),
         (("withdraw", "sales", "y.csv", "--reason", "x"), ArgumentError, r"nothing that fits y\.csv has landed"),
@@ -224,7 +224,7 @@ def test_the_worked_case_of_the_documents_does_what_it_says(
     assert "superseded" in corrected
     assert "came again" in again
     assert "withdrawn: 1 file" in withdrawn
-    assert f"sales {D1}: built from other deliveries" in status
+    assert f"sales {D1}: not built from the deliveries in force" in status
     assert [asked for _, asked in dagster.asked()] == [[str(D1)]]
-    assert "taken back: 1 file" in back
+    assert "restored: 1 file" in back
     assert json.loads(run("status", "--json"))["moved"] == {}

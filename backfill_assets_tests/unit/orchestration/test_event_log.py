@@ -158,4 +158,4 @@ def test_a_dagster_that_cannot_be_asked_is_a_finding_beside_the_others(
     listed = CliRunner().invoke(app, ["doctor", "--json"])
     assert listed.exit_code == 1
     first, second = json.loads(listed.stdout)
-    assert ("cannot be asked" in first["what"], "has been open since" in second["what"]) == (True, True)
+    assert ("cannot be read" in first["what"], "has been open since" in second["what"]) == (True, True)

@@ -259,7 +259,7 @@ def _use(standing: CampaignStanding) -> str:
     if budget.bytes_read_per_day is not None:
         read += f" of {budget.bytes_read_per_day / 1e6:,.0f}"
     waited = sum((batch.waited.total_seconds() for batch in standing.batches), 0.0)
-    return f"used: {spent}, {read}; {waited:.0f} s waited, {number_of(len(standing.waits), 'run')} gave up waiting for the gate"
+    return f"used: {spent}, {read}; {waited:.0f} s waited, {number_of(len(standing.waits), 'run')} gave up at the gate"
 
 
 def _left(application: Application, standing: CampaignStanding) -> Estimate:

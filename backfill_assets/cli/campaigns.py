@@ -44,9 +44,7 @@ _SHOWN = 60
 
 def plan(
     file: Annotated[Path, typer.Argument(help=PARAMETERS["file"])],
-    explained: Annotated[
-        bool, typer.Option("--explain", help="List every step, in the same words as the launch.")
-    ] = False,
+    explained: Annotated[bool, typer.Option("--explain", help="List every step, in the launch's words.")] = False,
     json: Json = False,
 ) -> None:
     """Run the operation; shows the plan as a table, with every step, or as JSON."""

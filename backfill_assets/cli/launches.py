@@ -27,7 +27,7 @@ ExpectedChange = Annotated[
     str,
     typer.Option(
         metavar="FILE|JSON",
-        help="What must change and by how much, as a .yaml file or JSON; for several datasets: a mapping from dataset to metrics.",
+        help="What must change and by how much: a .yaml file or JSON; with several datasets, by dataset and metric.",
     ),
 ]
 
@@ -87,7 +87,7 @@ def refresh(
     expected_change: ExpectedChange = "",
     webserver: Webserver = "",
 ) -> None:
-    """Launch a backfill of published days that were built from an older upstream, or from deliveries no longer in force.
+    """Launch a backfill of published days that were built from an older upstream or deliveries no longer in force.
 
     Days on hold are left out: otherwise it would publish again what was rolled back.
     """
@@ -98,8 +98,8 @@ def refresh(
     outdated = [o for o in (*application.outdated.all(), *moved) if not dataset or o.dataset == dataset]
     if not outdated:
         say(
-            "nothing is outdated: every published day was built from its current upstreams and references, and from the "
-            "deliveries in force"
+            "nothing is outdated: every published day was built from its current upstreams and references, and from "
+            "the deliveries in force"
         )
         return
     found = application.relaunches.of_outdated(outdated)

@@ -1,4 +1,4 @@
-"""What commands share: tables, lines, refusals, options, and the shell of operations; commands built from operations."""
+"""What commands share: tables, lines, refusals, options, the shell of operations; commands built from operations."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _OBJECTS = 500_000
 
 
 def collect_rarely() -> None:
-    """Run the garbage collector rarely while a command creates many objects; saves a fifth of the time for big histories."""
+    """Run the garbage collector rarely while a command creates many objects: a fifth less time for big histories."""
     gc.set_threshold(_OBJECTS, 20, 50)
 
 
@@ -143,7 +143,7 @@ def require_text(words: Sequence[str]) -> None:
 
 
 def noted(error: Exception, environ: Mapping[str, str]) -> str:
-    """Write the trace of a failure to the log in the state folder; returns one line with the failure and the log's path.
+    """Write the trace of a failure to the log in the state folder; returns one line with the failure and the path.
 
     Neither contains a secret of `environ`.
     """
@@ -154,7 +154,7 @@ def noted(error: Exception, environ: Mapping[str, str]) -> str:
         log = Settings.from_env(environ).state / _LOG
         _append(log, f"{SystemClock().now().isoformat()}\n{trace}\n")
     except (BackfillError, OSError) as trouble:
-        return f"{what}; its trace could not be written ({type(trouble).__name__}): check that BACKFILL_ASSETS_STATE is a folder"
+        return f"{what}; no trace written ({type(trouble).__name__}): check that BACKFILL_ASSETS_STATE is a folder"
     return f"{what}; unexpected error (a bug). Please report it with its trace: {log}"
 
 
@@ -195,7 +195,7 @@ def _parts(url: str) -> Iterator[str]:
         password = parts.password or ""
     except ValueError:
         return
-    # If an @ in the password is not encoded, or the host is missing, programs take part of the password for the host or port.
+    # If an @ in the password is not encoded, or the host is missing, programs read part of it as the host or port.
     torn = [*password.split("@"), parts.netloc.partition(":")[2] if "@" not in parts.netloc else ""]
     pieces = [password, unquote(password), *_IN_URL.split(f"{parts.path};{parts.query};{parts.fragment}")]
     yield from (piece for piece in pieces if len(piece) >= 2 * _SHORTEST or piece == password != "")
@@ -223,7 +223,7 @@ def campaign_of(application: Application, name: str) -> str:
 
 
 def backfill_slots(environ: Mapping[str, str]) -> int | None:
-    """How many backfill runs the run queue runs at the same time, by the instance's dagster.yaml; None if it does not say."""
+    """How many backfill runs the run queue starts at the same time, by dagster.yaml; None if it does not say."""
     file = Path(environ.get("DAGSTER_HOME", ""), "dagster.yaml")
     try:
         config = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -267,8 +267,8 @@ def opened_services(application: Application, webserver: str) -> Iterator[Servic
         ) from error
     except Exception as error:  # each database driver has its own errors
         raise CampaignError(
-            f"the Dagster instance in DAGSTER_HOME={os.environ['DAGSTER_HOME']!r} cannot be opened: {_said(error)}; check "
-            "that its database is up and reachable"
+            f"the Dagster instance in DAGSTER_HOME={os.environ['DAGSTER_HOME']!r} cannot be opened: {_said(error)}; "
+            "check that its database is up and reachable"
         ) from error
     with found as instance:
         yield services_of(application, instance, webserver)

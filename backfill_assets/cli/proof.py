@@ -62,8 +62,7 @@ def diff_history(
     ],
     partitions: Partitions = "",
     dataset: Annotated[
-        list[str] | None,
-        typer.Option(help="A dataset; by default, those whose code differs from that of their published days."),
+        list[str] | None, typer.Option(help="A dataset; by default, those whose code differs from what is published.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the Markdown to this file, not to standard output.")] = None,
 ) -> None:

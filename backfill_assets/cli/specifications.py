@@ -116,9 +116,7 @@ def new(
     name: Annotated[str, typer.Option("--id", help="Name of the campaign and of its file.")] = "",
     owner: Annotated[str, typer.Option(help="Who is responsible; by default the dataset's owner.")] = "",
     approver: Annotated[list[str] | None, typer.Option(help="User or role that may approve; repeat for more.")] = None,
-    expect: Annotated[
-        list[str] | None, typer.Option(help="metric=change, such as revenue=-50%; repeat for more.")
-    ] = None,
+    expect: Annotated[list[str] | None, typer.Option(help="metric=change, such as revenue=-50%; repeat.")] = None,
     begins: Annotated[
         str, typer.Option("--from", help="First layer to run again; by default the dataset's first.")
     ] = "",

@@ -97,7 +97,7 @@ def say_held(holds: Iterable[Hold], what: str) -> None:
         # One command per run of days: days between them may be on hold for other reasons.
         lifts = "; ".join(f"backfill hold lift {name} {first} {last}" for first, last in runs_of_days(days))
         say(
-            f"{name} {format_days(days)} (on hold: {reason}): {what}. A refresh would publish again what was rolled back; "
+            f"{name} {format_days(days)} (on hold: {reason}): {what}. Refresh would publish again what was rolled back; "
             f"launch a backfill of these days once it gives the right rows, or let refresh build them: {lifts}"
         )
 
@@ -173,16 +173,14 @@ def _one_unit(application: Application, unit: Unit, json: bool) -> None:
     survey = application.publisher.survey(unit.id) if unit.state is UnitState.open else None
     evidence = survey.evidence if survey else application.ledger.evidence(unit.id)
     blockers = survey.blockers if survey else ()
-    complete_hash = survey.hash if survey and not blockers else ""
+    complete = survey.hash if survey and not blockers else ""
     reasons: dict[DatasetDay, set[str]] = {}
     for blocker in blockers:
         reasons.setdefault((blocker.dataset, blocker.day), set()).add(blocker.reason.value)
     rows = [_day(key, evidence.get(key), reasons.get(key, set())) for key in unit.days]
     certificates = certificates_of(application.ledger, unit.id, evidence)
     if json:
-        as_json(
-            {"unit": unit, "evidence": complete_hash, "days": rows, "blockers": blockers, "certificates": certificates}
-        )
+        as_json({"unit": unit, "evidence": complete, "days": rows, "blockers": blockers, "certificates": certificates})
         return
     say(f"{unit.id} is {unit.state.value}, opened {unit.opened_at:%Y-%m-%d %H:%M} UTC by {unit.by}")
     if unit.contract:
@@ -190,7 +188,7 @@ def _one_unit(application: Application, unit: Unit, json: bool) -> None:
     table(("dataset", "day", "rows", "published rows", "checks passed", "state"), [tuple(r.values()) for r in rows])
     for certificate in certificates.values():
         say(f"certificate {certificate}")
-    _what_next(unit, blockers, complete_hash)
+    _what_next(unit, blockers, complete)
 
 
 def _day(key: DatasetDay, found: DayEvidence | None, reasons: Collection[str]) -> dict[str, object]:
@@ -204,18 +202,18 @@ def _day(key: DatasetDay, found: DayEvidence | None, reasons: Collection[str]) -
     }  # fmt: skip
 
 
-def _what_next(unit: Unit, blockers: tuple[DayBlocker, ...], complete_hash: str) -> None:
+def _what_next(unit: Unit, blockers: tuple[DayBlocker, ...], complete: str) -> None:
     if unit.state is not UnitState.open:
         return
     if blockers:
         say(explain_blockers(blockers))
         say(f"next: backfill resume {unit.handle}   (or give it up: backfill discard {unit.handle})")
-    elif complete_hash:
-        say(f"evidence {complete_hash}")
+    elif complete:
+        say(f"evidence {complete}")
         say(
             f"next: backfill status {unit.campaign}"
             if unit.campaign
-            else f"next: backfill publish {unit.id} --evidence {complete_hash}"
+            else f"next: backfill publish {unit.id} --evidence {complete}"
         )
 
 

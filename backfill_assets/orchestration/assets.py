@@ -44,7 +44,7 @@ SHADOW_CONFIG = {
     "expected_change": dg.Field(
         dg.Any,
         is_required=False,
-        description="What must change by how much: {row_count: -50%}, {metrics: …, rows: …}, or a list of these with days.",
+        description="What must change and how much: {row_count: -50%}, {metrics: …, rows: …}, or a list with days.",
     )
 }
 
@@ -95,7 +95,7 @@ def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition
 
     def raw(context: dg.AssetExecutionContext) -> None:
         days = _admitted_days(context, application, loaded)
-        # Of a campaign, days of which no file is found pass no gate, and land nothing.
+        # In a campaign, days without a file skip the gate and land nothing.
         application.pipeline.require_sources(name)
         new: list[Delivery] = []
         for spark, batch in in_batches(context, application, Batch(name, days, Layer.raw)):
@@ -128,11 +128,11 @@ def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefini
             rows |= application.pipeline.stage(spark, name, batch)
         for day in days:
             metadata: Mapping[str, object] = (
-                {"dagster/row_count": rows[day], "staged": "anew"} if day in rows else {"staged": "already up to date"}
+                {"dagster/row_count": rows[day], "staged": "now"} if day in rows else {"staged": "already up to date"}
             )
             context.add_asset_metadata(metadata, partition_key=day.isoformat())
 
-    description = f"{name} cleaned, typed, and of each key only the newest delivery."
+    description = f"{name} cleaned and typed, with only the newest delivery of each key."
     spec = _spec(Layer.staging, loaded, [asset_key(Layer.raw, name)], description)
     return dg.multi_asset(**_executable(Layer.staging, spec, loaded, application))(staging)
 
@@ -150,7 +150,7 @@ def _shadow(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinit
             built = ()
             context.log.info(f"unit {unit.id} is {unit.state.value}: nothing is left to build")
         for day in days:
-            metadata = {"unit": unit.id, "built": "anew" if day in built else "kept: its evidence still holds"}
+            metadata = {"unit": unit.id, "built": "now" if day in built else "kept: its evidence is still valid"}
             context.add_asset_metadata(metadata, partition_key=day.isoformat())
 
     description = f"The new version of {name}, invisible to readers until it is released."
@@ -159,10 +159,10 @@ def _shadow(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinit
 
 
 def _origins(loaded: LoadedDataset) -> list[dg.AssetKey]:
-    """What a shadow is built from: its staging, and the shadows of its upstreams, which a unit may hold as well.
+    """What a shadow is built from: its staging, and the shadows of its upstreams, which the same unit may hold.
 
-    Day by day also where a day looks back: with an offset Dagster would add days to every backfill and part its runs.
-    Evidence names the upstream days behind a day in any case.
+    Day by day even if a day looks back: with an offset Dagster would add days to every backfill and split its runs.
+    Evidence names the upstream days of a day in any case.
     """
     dataset = loaded.dataset
     own = [asset_key(Layer.staging, dataset.name)] if dataset.source is not None else []
@@ -172,7 +172,7 @@ def _origins(loaded: LoadedDataset) -> list[dg.AssetKey]:
 def _admitted_days(
     context: dg.AssetExecutionContext, application: Application, loaded: LoadedDataset
 ) -> tuple[dt.date, ...]:
-    """The step's days; a launch that will build a shadow is refused here already, before anything is written."""
+    """The step's days; refuses a launch that must not build a shadow before anything is written."""
     days = days_of(context.partition_keys)
     loaded.dataset.check_days(days)
     if target_of(context, loaded.dataset.name).shadow:
@@ -181,7 +181,7 @@ def _admitted_days(
 
 
 def published_asset(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition | dg.AssetSpec:
-    """The published asset: launchable where units release themselves, otherwise reported by the publish job."""
+    """The published asset: launchable if units release themselves, otherwise reported by the publish job."""
     dataset = loaded.dataset
     description = f"What readers of {dataset.name} see; changed only by releases, each one atomic commit."
     if dataset.publication is Publication.approval:
@@ -197,14 +197,14 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
         outcomes = [o for unit in units if (o := _release(context, application, dataset, unit, days)) is not None]
         if not outcomes:
             return
-        own, told = {(dataset.name, day) for day in days}, _told(context, outcomes)
+        own, reported = {(dataset.name, day) for day in days}, _reported(context, outcomes)
         metadata = release_metadata(application, outcomes, target.launched_by, context.log)
         with batched_events(context.instance):
-            for event in released_events(outcomes, metadata, own | told):
+            for event in released_events(outcomes, metadata, own | reported):
                 context.log_event(event)
             report_outdated(context.instance, application, outcomes, own)
-        if own <= told:
-            # Another run of this launch, or the step of another dataset of the unit, has released all, and said so.
+        if own <= reported:
+            # Another run of this launch, or another dataset's step of the unit, has released and reported everything.
             return
         released = {day: o for o in outcomes for day in o.days.get(dataset.name, ())}
         for day in days:
@@ -215,28 +215,28 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
     return dg.multi_asset(**_executable(Layer.published, spec, loaded, application))(published)
 
 
-def _told(
+def _reported(
     context: dg.AssetExecutionContext, outcomes: Sequence[Released | AlreadyReleased]
 ) -> set[tuple[str, dt.date]]:
-    """Days of which Dagster has been told already; all of them, unless the run that made the release died in between.
+    """Days already reported to Dagster: all of them, unless the run that made the release died in between.
 
-    Of this launch's own days only what the launch said itself: Dagster takes a backfill's days for done by events of its
-    own runs, and for failed if another launch has released them.
+    This launch's own days count only if the launch itself reported them: Dagster takes a backfill's days as done by
+    events of its own runs, and as failed if another launch has released them.
     """
-    told: set[tuple[str, dt.date]] = set()
+    reported: set[tuple[str, dt.date]] = set()
     for outcome in outcomes:
         if not isinstance(outcome, AlreadyReleased):
             continue
         for name, target in targets_of(context, tuple(outcome.days)).items():
             key, days = asset_key(Layer.published, name), outcome.days[name]
             own = set(target.days) if target.published else set()
-            told |= {
+            reported |= {
                 (name, day)
                 for day, said in last_metadata(context.instance, key, days).items()
                 if said.get(RELEASE_METADATA) == outcome.release
                 and (day not in own or said.get(LAUNCH_METADATA) == target.launched_by)
             }
-    return told
+    return reported
 
 
 def _units(
@@ -247,7 +247,7 @@ def _units(
         return (unit_of(context, application, dataset),)
     claims = application.ledger.claims(dataset.name, target.days)
     unclaimed = [day for day in target.days if day not in claims]
-    # A sibling run of the same backfill may have released the unit already, and said so with the launch's id.
+    # A sibling run of the same backfill may have released the unit already, and reported it with the launch's id.
     said = last_said(context.instance, asset_key(Layer.published, dataset.name), unclaimed, LAUNCH_METADATA)
     unclaimed = [day for day in unclaimed if said.get(day) != target.launched_by]
     if unclaimed:
@@ -257,31 +257,31 @@ def _units(
         )
     units = tuple(application.ledger.unit(u) for u in sorted(set(claims.values())))
     for unit in units:
-        _require_whole(unit, targets_of(context, tuple(unit.targets)))
+        _require_complete(unit, targets_of(context, tuple(unit.targets)))
     return units
 
 
-def _require_whole(unit: Unit, targets: Mapping[str, LaunchTarget]) -> None:
-    """Refuse a launch of published alone that leaves out days, or whole datasets, of the unit that it would release."""
+def _require_complete(unit: Unit, targets: Mapping[str, LaunchTarget]) -> None:
+    """Refuse a launch of published alone that leaves out days or datasets of the unit that it would release."""
     launched = {(name, day) for name, found in targets.items() if found.published for day in found.days}
     left_out = set(unit.days) - launched
     if left_out:
         raise EvidenceError(
-            f"unit {unit.id} also holds {shown_days(left_out)}, and a unit is released whole. Launch published for all of "
-            f"{shown_days(unit.days)}, or run: backfill publish {unit.id}"
+            f"unit {unit.id} also holds {shown_days(left_out)}, and units are released completely. Launch published "
+            f"for all of {shown_days(unit.days)}, or run: backfill publish {unit.id}"
         )
 
 
 def _release(
     context: dg.AssetExecutionContext, application: Application, dataset: Dataset, unit: Unit, days: Sequence[dt.date]
 ) -> Released | AlreadyReleased | None:
-    """Release the unit; wait if all that it lacks is still being built, or has failed, in this very launch.
+    """Release the unit; wait if everything that is missing is still being built, or has failed, in this same launch.
 
     Raises:
         EvidenceError: evidence is missing, failed or stale, or the unit was rolled back.
     """
     if unit.state is UnitState.rolled_back:
-        # Its evidence may be fresh again. A retry of an old run must not undo what somebody decided since.
+        # Its evidence may be current again. A retry of an old run must not undo a later decision.
         raise EvidenceError(f"unit {unit.id} was rolled back; to release it again: backfill publish {unit.id}")
     if unit.state is UnitState.open:
         blockers = application.publisher.blockers(unit.id)

@@ -32,7 +32,7 @@ from backfill_assets.orchestration.names import keys_of
 from dagster_batched_events import UnreadableUrlError
 
 OVER = frozenset(status.value for status in BULK_ACTION_TERMINAL_STATUSES)
-"""States of a backfill, in Dagster's words, from which it does not move any more."""
+"""Final states of a backfill, in Dagster's words."""
 
 _LAUNCH = """
 mutation Launch($params: LaunchBackfillParams!) {
@@ -49,7 +49,7 @@ mutation Launch($params: LaunchBackfillParams!) {
 """
 
 
-# What `dagster-graphql` does, with the variables from a file: ten thousand days are more than a command line may hold.
+# Like `dagster-graphql`, with the variables from a file: ten thousand days do not fit on a command line.
 _ASK = """
 import sys
 from pathlib import Path
@@ -59,12 +59,12 @@ cli([*sys.argv[2:], "--variables", Path(sys.argv[1]).read_text(encoding="utf-8")
 
 
 class LaunchError(BackfillError):
-    """Raised when Dagster does not take a backfill."""
+    """Raised when Dagster does not accept a backfill."""
 
 
 @dataclass(frozen=True)
 class Backfill:
-    """A native backfill to be launched: layers of one dataset over some partitions, with layers of others if need be."""
+    """A native backfill to launch: layers of one dataset over some partitions, and optionally layers of others."""
 
     dataset: str
     partitions: tuple[str, ...]
@@ -98,29 +98,29 @@ def launch_backfill(backfill: Backfill, webserver: str | None = None) -> str:
     Without a webserver's URL the instance of DAGSTER_HOME and the workspace of the working folder are used.
 
     Raises:
-        LaunchError: Dagster refused it or could not be asked; the message is Dagster's.
+        LaunchError: Dagster refused it or did not answer; the message is Dagster's.
     """
     answer = graphql(_LAUNCH, {"params": backfill.params()}, webserver)["launchPartitionBackfill"]
     if answer["__typename"] != "LaunchBackfillSuccess":
         reason = (
             answer.get("message") or "; ".join(e["message"] for e in answer.get("errors", ())) or answer["__typename"]
         )
-        raise LaunchError(f"Dagster did not take the backfill of {backfill.dataset}: {reason}")
+        raise LaunchError(f"Dagster did not accept the backfill of {backfill.dataset}: {reason}")
     return str(answer["backfillId"])
 
 
 def graphql(query: str, variables: Mapping[str, Any], webserver: str | None = None) -> dict[str, Any]:
-    """Ask Dagster's GraphQL, of a webserver or of the instance itself, and return the data of its answer.
+    """Send a GraphQL query to a webserver or to the instance itself, and return the data of its answer.
 
     Raises:
-        LaunchError: the question could not be answered.
+        LaunchError: the query could not be answered.
     """
     answer = _ask_webserver(webserver, query, variables) if webserver else _ask_instance(query, variables)
     if answer.get("errors"):
         raise LaunchError(f"Dagster could not answer: {answer['errors'][0].get('message', answer['errors'][0])}")
     data = answer.get("data")
     if not isinstance(data, dict):
-        raise LaunchError("what answered is no Dagster webserver; see that --webserver names one")
+        raise LaunchError("the answer is not from a Dagster webserver; check --webserver")
     return data
 
 
@@ -130,10 +130,10 @@ def _ask_webserver(webserver: str, query: str, variables: Mapping[str, Any]) -> 
         response = requests.post(url, json={"query": query, "variables": variables}, timeout=60)
         answer = response.json()
     except (requests.RequestException, ValueError) as error:
-        # A user and a password may stand in the URL, and the library's text quotes it.
+        # The URL may contain a user and a password, and the library's error quotes it.
         secret = "@" in webserver
         where, why = (
-            ("the URL named (not shown: it may hold a password)", type(error).__name__)
+            ("the given URL (not shown: it may contain a password)", type(error).__name__)
             if secret
             else (webserver, error)
         )
@@ -153,27 +153,27 @@ def _ask_instance(query: str, variables: Mapping[str, Any]) -> dict[str, Any]:
         if done.returncode or not out.exists():
             last = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no output"]
             raise LaunchError(
-                f"Dagster could not be asked ({last[0]}); run this in the project's folder, with DAGSTER_HOME set"
+                f"Dagster did not answer ({last[0]}); run this in the project's folder, with DAGSTER_HOME set"
             )
         answer: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return answer
 
 
 def _workspace() -> list[str]:
-    # Dagster finds a workspace in the working folder by itself; elsewhere ours is the one that is meant.
+    # Dagster finds a workspace in the working folder by itself; elsewhere, use ours.
     if Path("workspace.yaml").exists() or Path("pyproject.toml").exists():
         return []
     return ["--module-name", "backfill_assets.definitions"]
 
 
 WEBSERVER = "BACKFILL_ASSETS_WEBSERVER"
-"""Variable with the URL of a webserver to launch through; without it the instance itself is asked, which takes longer."""
+"""Variable with the URL of a webserver to launch through; without it, the instance is used, which takes longer."""
 _ACTIVE = [status for status in BulkActionStatus if status not in BULK_ACTION_TERMINAL_STATUSES]
 
 
 @dataclass(frozen=True)
 class Services:
-    """What operators, the conductor's sensor and the runs of a campaign work with."""
+    """The use cases for operators, the conductor's sensor and the runs of a campaign."""
 
     control: Control
     conductor: Conductor
@@ -182,7 +182,7 @@ class Services:
 
 
 def services_of(application: Application, instance: dg.DagsterInstance, webserver: str = "") -> Services:
-    """The use cases for an application and an instance; a `webserver`, if named, launches the backfills."""
+    """The use cases for an application and an instance; backfills are launched through `webserver`, if given."""
     gatekeeper = Gatekeeper(
         application.ledger,
         application.catalog,
@@ -200,12 +200,12 @@ def services_of(application: Application, instance: dg.DagsterInstance, webserve
 
 @dataclass(frozen=True)
 class DagsterLiveRuns(LiveRuns):
-    """Live runs by their tag."""
+    """Finds live runs by their tag."""
 
     instance: dg.DagsterInstance
 
     def active(self) -> tuple[str, ...]:
-        """Ids of the live runs that are at work or in the queue, oldest first."""
+        """Ids of the live runs that are running or queued, oldest first."""
         wanted = dg.RunsFilter(tags={LIVE_TAG: "true"}, statuses=list(NOT_FINISHED_STATUSES))
         return tuple(reversed(self.instance.get_run_ids(wanted)))
 
@@ -218,10 +218,10 @@ class DagsterBackfills(Backfills):
     webserver: str = ""
 
     def launch(self, request: BackfillRequest) -> str:
-        """Launch a backfill through GraphQL; its Dagster id.
+        """Launch a backfill through GraphQL and return its Dagster id.
 
         Raises:
-            LaunchError: Dagster refused it or could not be asked.
+            LaunchError: Dagster refused it or did not answer.
         """
         first, *others = request.layers
         backfill = Backfill(
@@ -247,7 +247,7 @@ class DagsterBackfills(Backfills):
         return len(left)
 
     def failure(self, campaign: str, but: Collection[str] = ()) -> str:
-        """What the newest backfill failed of; empty unless it is over and something of it failed, except runs in `but`."""
+        """Why the newest backfill failed; empty unless it is over and something failed, runs in `but` not counted."""
         newest = next(iter(self._all(campaign, None)), None)
         if newest is None or newest.status not in BULK_ACTION_TERMINAL_STATUSES:
             return ""
@@ -277,12 +277,12 @@ class DagsterBackfills(Backfills):
 
 
 def _retried(run: dg.DagsterRun) -> bool:
-    # A crashed worker's run that Dagster has launched again by itself: what counts is how that one ended.
+    # Dagster has launched the run of a crashed worker again by itself: only how that one ended counts.
     return AUTO_RETRY_RUN_ID_TAG in run.tags
 
 
 def opened_instance() -> dg.DagsterInstance:
-    """The instance of DAGSTER_HOME; whoever opens it closes it.
+    """The instance of DAGSTER_HOME; the caller closes it.
 
     Raises:
         SettingsError: the URL of its database cannot be read; the message never shows it.

@@ -1,4 +1,4 @@
-"""Batches of a run: admitted, leased, built and checked, one checkpoint each; the one way to build."""
+"""Batches of a run: admitted, leased, built and checked, one checkpoint each; the only way to build."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from dagster_batched_events import batched_events
 def kept_lease(ledger: Ledger, attempt: Attempt, lease: dt.timedelta) -> Iterator[None]:
     """Renew the lease in the background; a step that fails ends its attempt.
 
-    A lease that was lost is not fought for: the ledger refuses the evidence of such an attempt.
+    A lost lease is not taken back: the ledger refuses the evidence of such an attempt.
     """
     ended = threading.Event()
 
@@ -77,13 +77,13 @@ Days = tuple[dt.date, ...]
 def in_batches(
     context: dg.AssetExecutionContext, application: Application, batch: Batch
 ) -> Iterator[tuple[SparkSession, Days]]:
-    """The days of raw or staging in batches, each let in by the campaign's gate and counted; all at once without one.
+    """The days of raw or staging in batches, each admitted and counted by the campaign's gate; without one, all days.
 
-    Days of a campaign that are there already, from what is delivered now, pass no gate: a run that is launched again goes
-    on behind what earlier ones have done, however few batches are let in at a time.
+    Days of a campaign that are already done, from the current deliveries, skip the gate: a run that is launched again
+    continues where earlier runs ended, however few batches are admitted at a time.
 
     Raises:
-        dagster.Failure: the gate stays shut.
+        dagster.Failure: the gate stays closed.
     """
     gate, pipeline, days = _gate_of(context, application), application.pipeline, batch.days
     if isinstance(gate, _NoGate):
@@ -106,14 +106,14 @@ def in_batches(
 
 
 def build(context: dg.AssetExecutionContext, application: Application, unit: Unit, name: str, days: Days) -> Days:
-    """Build and check the days that have no good evidence in the unit, batch by batch; the days that were built.
+    """Build and check the days without passing, current evidence in the unit, batch by batch; the days that were built.
 
-    A campaign's batches pass its gate, and end it where a check fails. Any other launch is one batch of all its days
-    without a gate; its check step, which Dagster may repeat alone, fails of what the batch has found.
+    A campaign's batches pass its gate, and stop the campaign if a check fails. Any other launch is one batch of all its
+    days without a gate; its check step, which Dagster may repeat alone, fails by what the batch has found.
 
     Raises:
-        dagster.Failure: the gate stays shut, or days of a campaign failed blocking checks; what has passed stays, and
-            Dagster is told.
+        dagster.Failure: the gate stays closed, or days of a campaign failed blocking checks; what has passed stays and
+            is reported to Dagster.
         ModelError: the fact model fails or returns other columns than declared.
         EvidenceError: an upstream that the unit holds has not passed its checks.
         LeaseLostError: another attempt has taken these days over.
@@ -123,7 +123,7 @@ def build(context: dg.AssetExecutionContext, application: Application, unit: Uni
     try:
         while days:
             batch, days = gate.cut(days)
-            # Before the session, which would stand open while another launch is at work.
+            # Before the session, which would stay open while another launch is working.
             attempt = gate.begin(unit, name, batch)
             if attempt is None:
                 context.log.info(f"unit {unit.id}: nothing is left to build of {format_days(batch)}")
@@ -151,7 +151,7 @@ def _at_work(
     layer: Layer,
     execution: Execution | None,
 ) -> Iterator[SparkSession]:
-    """A session for a batch, and the attempt's lease kept, as long as the batch is at work."""
+    """Open a session for a batch and keep the attempt's lease while the batch runs."""
     lease = kept_lease(application.ledger, attempt, application.settings.lease)
     with lease, application.session(work_tag(context, layer, attempt.dataset), execution) as spark:
         yield spark
@@ -159,7 +159,7 @@ def _at_work(
 
 @dataclass
 class _NoGate:
-    """A launch that is no campaign's: one batch, as soon as no other launch is at work on its days."""
+    """A launch outside of campaigns: one batch, as soon as no other launch is working on its days."""
 
     context: dg.AssetExecutionContext
     application: Application
@@ -171,11 +171,11 @@ class _NoGate:
         return days, ()
 
     def begin(self, unit: Unit, name: str, days: Days) -> Attempt | None:
-        """The attempt on those of a batch's days that have no good evidence; nothing if all have.
+        """The attempt on the days of a batch without passing, current evidence; None if all have it.
 
-        Waits: two launches of the same days at once would take them from each other, and build them twice.
+        Waits for other launches: two that build the same days at the same time would take them from each other.
         """
-        application, ledger, told = self.application, self.application.ledger, False
+        application, ledger, logged = self.application, self.application.ledger, False
         while True:
             with ledger.lock(f"build:{name}", application.settings.query_timeout):
                 if ledger.unit(unit.id).state is not UnitState.open:
@@ -187,15 +187,15 @@ class _NoGate:
                 if other is None:
                     run = self.context.run.run_id
                     return ledger.start_attempt(unit.id, name, todo, run, application.settings.lease)
-            if not told:
-                told = True
+            if not logged:
+                logged = True
                 self.context.log.info(
-                    f"waiting for run {other.run} (attempt {other.number}) at work on {format_days(other.days)}"
+                    f"waiting for run {other.run} (attempt {other.number}), which works on {format_days(other.days)}"
                 )
             time.sleep(_OTHER_LOOK_SECONDS)
 
     def judged(self, name: str, evidence: Collection[DayEvidence]) -> None:
-        """Only warn: the check step fails of it, if the run has one, and no release takes these days."""
+        """Only warn: the check step, if the run has one, fails because of it, and no release takes these days."""
         if failed := {verdict.day for e in evidence for verdict in e.verdicts if verdict.refuses}:
             days = number_of(len(failed), "day")
             self.context.log.warning(f"{days} of {name} failed blocking checks ({format_days(failed)})")
@@ -203,7 +203,7 @@ class _NoGate:
 
 @dataclass
 class _CampaignGate:
-    """The gate of a campaign as a run stands before it; `seen` counts the journal's entries when the last batch began."""
+    """The gate of a campaign for one run; `seen` counts the journal's entries when the last batch began."""
 
     context: dg.AssetExecutionContext
     application: Application
@@ -217,7 +217,7 @@ class _CampaignGate:
         return self.application.ledger.campaign(self.campaign).specification.execution
 
     def cut(self, days: Days) -> tuple[Days, Days]:
-        """Read anew for each batch: the knobs may be turned meanwhile."""
+        """Read the knobs again for each batch: they may have changed."""
         size = self.application.ledger.campaign(self.campaign).knobs.partitions_per_batch
         return days[:size], days[size:]
 
@@ -226,9 +226,9 @@ class _CampaignGate:
         return self.wait(Batch(name, todo)) if todo else None
 
     def wait(self, batch: Batch) -> Attempt:
-        """Wait until the gate opens; the attempt that the batch began."""
+        """Wait until the gate opens; return the attempt that the batch began."""
         since = time.monotonic()
-        told = ""
+        logged = ""
         while True:
             answer = self.services.gatekeeper.begin(
                 self.campaign, batch, self.context.run_id, self.application.settings.lease
@@ -238,21 +238,21 @@ class _CampaignGate:
                 self.seen = len(self.application.ledger.journal(self.campaign))
                 return answer
             if not isinstance(answer, Waits) or self.waited >= self._patience(answer):
-                raise self._shut(answer, batch)
-            if answer.reason != told:
-                told = answer.reason
-                self.context.log.info(f"campaign {self.campaign} waits: {told}")
+                raise self._gave_up(answer, batch)
+            if answer.reason != logged:
+                logged = answer.reason
+                self.context.log.info(f"campaign {self.campaign} waits: {logged}")
             time.sleep(_LOOK_SECONDS)
 
     def _patience(self, answer: Waits) -> dt.timedelta:
-        # For batches of its own campaign: they will end, and a run that gives up would only be launched again.
+        # Longer for batches of its own campaign: they will end, and a run that gives up would only be launched again.
         settings = self.application.settings
         return settings.query_timeout if answer.own else settings.gate_wait
 
-    def _shut(self, decision: Decision, batch: Batch) -> dg.Failure:
+    def _gave_up(self, decision: Decision, batch: Batch) -> dg.Failure:
         reason = "" if isinstance(decision, Admitted) else decision.reason
         if not isinstance(decision, Closed):
-            # What halts the campaign is for the conductor to decide: this run may only be of older code than its plan.
+            # The conductor decides what halts the campaign: this run may only have older code than the plan.
             until = decision.until if isinstance(decision, Waits) else None
             detail: dict[str, object] = {"run": self.context.run_id, "until": until.isoformat() if until else ""}
             if isinstance(decision, Halts):
@@ -260,14 +260,14 @@ class _CampaignGate:
             now = self.application.clock.now()
             self.application.ledger.note(JournalEntry(self.campaign, now, "the gate", Action.waits, reason, detail))
         return dg.Failure(
-            f"The gate of campaign {self.campaign} is shut: {reason}. The run ends; batches that have passed stay, and what "
-            "is missing is launched again when the gate opens (or after: backfill resume, if the campaign was paused or "
-            f"stopped). See: backfill status {self.campaign}",
+            f"The gate of campaign {self.campaign} is closed: {reason}. The run ends; batches that have passed "
+            "stay, and what is missing is launched again when the gate opens (or after: backfill resume, if the "
+            f"campaign was paused or stopped). See: backfill status {self.campaign}",
             allow_retries=False,
         )
 
     def judged(self, name: str, evidence: Collection[DayEvidence]) -> None:
-        """Stop the campaign and end the run if days failed blocking checks: no later batch of it is let in."""
+        """Stop the campaign and end the run if days failed blocking checks: no later batch of it is admitted."""
         campaign, refusals = self.campaign, [verdict for e in evidence for verdict in e.verdicts if verdict.refuses]
         if not refusals:
             return
@@ -276,25 +276,25 @@ class _CampaignGate:
             f"{number_of(len(failed), 'day')} of {name} failed checks ({format_days(failed)}); first: {refusals[0]}"
         )
         with contextlib.suppress(CampaignError):
-            # Somebody else has paused or stopped it at this very moment; the days have failed all the same.
+            # It may have been paused or stopped at the same moment; the days have failed all the same.
             self.services.conductor.halt(campaign, reason, self.seen)
         listed = "\n".join(str(verdict) for verdict in refusals[:20])
         if self.application.ledger.campaign(campaign).phase in WORKING:
-            # Resumed since the batch began, or changed at this very moment; the conductor looks at the failed days next.
+            # Resumed since the batch began, or changed at the same moment; the conductor checks the failed days next.
             then = (
                 "Nothing of it is published. The campaign has been changed since this batch began, see: backfill status "
                 f"{campaign}"
             )
         else:
             then = (
-                "The campaign is stopped and nothing of it is published. Correct the cause, then go on with what is missing, "
-                f"failed or stale, and only that: backfill resume {campaign}"
+                "The campaign is stopped and nothing of it is published. Correct the cause, then build only what is "
+                f"missing, failed or stale, with: backfill resume {campaign}"
             )
         raise dg.Failure(f"{reason}\n{listed}\n{then}", allow_retries=False)
 
 
 def wait_for_others(context: Context, application: Application, unit: Unit, name: str, days: Days) -> None:
-    """Wait until no other launch is at work on these days: what it finds of them is not stored whole before that."""
+    """Wait until no other launch is working on these days: until then its evidence for them is incomplete."""
     while _other_at_work(context, application, unit, name, days) is not None:
         time.sleep(_OTHER_LOOK_SECONDS)
 
@@ -302,7 +302,7 @@ def wait_for_others(context: Context, application: Application, unit: Unit, name
 def _other_at_work(
     context: Context, application: Application, unit: Unit, name: str, days: Collection[dt.date]
 ) -> Attempt | None:
-    """The living attempt of another launch on any of the days; what a run retries was its own."""
+    """The running attempt of another launch on any of the days; the attempts of the run that it retries are its own."""
     run, now = context.run, application.clock.now()
     own = {run.run_id, run.root_run_id, run.parent_run_id}
     for attempt in application.ledger.attempts(unit.id, AttemptState.running):
@@ -324,7 +324,7 @@ def _gate_of(context: dg.AssetExecutionContext, application: Application) -> _No
 def _report(
     context: dg.AssetExecutionContext, application: Application, unit: Unit, name: str, days: Sequence[dt.date]
 ) -> None:
-    """Tell Dagster of the batches of a step that does not end well: its own events would come only at a good end."""
+    """Report the batches of a failing step to Dagster: its own events are sent only if it succeeds."""
     key, instance = asset_key(Layer.shadow, name), context.instance
     evidence = application.ledger.evidence(unit.id, name, days) if days else {}
     with batched_events(instance):

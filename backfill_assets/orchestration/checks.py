@@ -1,4 +1,4 @@
-"""The checks of a dataset on its shadow: one op that reports what the step of the shadow has found, per check and day."""
+"""The checks of a dataset on its shadow: one op that reports the results of the shadow step, per check and day."""
 
 import datetime as dt
 from collections.abc import Collection, Iterator, Sequence
@@ -39,7 +39,7 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
     @dg.multi_asset_check(
         specs=specs,
         name=f"checks__{dataset.name}",
-        description=f"Reports what the step of the shadow has found of every day of {dataset.name}; measures nothing.",
+        description=f"Reports the check results of the shadow step for every day of {dataset.name}; measures nothing.",
         can_subset=False,
         pool=f"dataset_{dataset.name}",
     )
@@ -64,7 +64,7 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
 def _unit(
     context: dg.AssetCheckExecutionContext, application: Application, loaded: LoadedDataset, days: Sequence[dt.date]
 ) -> Unit:
-    """The unit of the launch; checks alone open none, they show what the open unit of these days holds."""
+    """The unit of the launch; a launch of checks alone opens none and shows the open unit of these days."""
     name = loaded.dataset.name
     if target_of(context, name).shadow:
         return unit_of(context, application, loaded.dataset)
@@ -78,7 +78,7 @@ def _unit(
 
 
 def _evidence(application: Application, unit: Unit, name: str, days: tuple[dt.date, ...]) -> tuple[DayEvidence, ...]:
-    """What the step of the shadow has found of these days; nothing is built or measured here, however often it is repeated."""
+    """The evidence of the shadow step for these days; builds and measures nothing, however often it is repeated."""
     stored = application.ledger.evidence(unit.id, name, days)
     if missing := [day for day in days if (name, day) not in stored or not stored[name, day].verdicts]:
         raise EvidenceError(
@@ -89,21 +89,19 @@ def _evidence(application: Application, unit: Unit, name: str, days: tuple[dt.da
 
 
 def again(application: Application, unit: Unit, days: Collection[dt.date]) -> str:
-    """What to materialize once more for some days: all datasets of the unit, as one is built from the other."""
+    """What to materialize again for some days: all datasets of the unit, because one is built from another."""
     names = application.catalog.upstream_first(unit.targets)
     what = "; ".join(f"{in_words(layers_of(application.dataset(name)))} of {name}" for name in names)
     return f"{what} for {format_days(days)}"
 
 
 def how_to_go_on(unit: Unit, by_hand: str) -> str:
-    """What to do once checks have failed; `by_hand` is what to materialize where no campaign sees to that."""
-    again = (
-        f"Correct the cause, then relaunch what is missing, and only that, with:\n    backfill resume {unit.handle}\n"
-    )
+    """What to do once checks have failed; `by_hand` is what to materialize if no campaign does it."""
+    again = f"Correct the cause, then relaunch only what is missing, with:\n    backfill resume {unit.handle}\n"
     if unit.campaign:
-        return f"{again}(if the change is meant, say so in the campaign's specification: validation.expected_change)"
+        return f"{again}(if the change is intended, declare it in its specification: validation.expected_change)"
     return (
-        f"{again}(if the change is meant, say so with --expected-change), or in the UI: materialize {by_hand}. "
+        f"{again}(if the change is intended, declare it with --expected-change), or in the UI: materialize {by_hand}. "
         "('Retry failed' in the UI would launch only the release, which refuses days without passing evidence.)"
     )
 

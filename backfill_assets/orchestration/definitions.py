@@ -24,10 +24,10 @@ from backfill_assets.spark.server import SparkServer
 def warm_spark(application: Application) -> LazyPySparkResource:
     """A Spark session on the warm server, for assets of your own: `context.resources.pyspark.spark_session`.
 
-    Neither the server nor a session is started before somebody asks for it.
+    The server and the session start on first use.
     """
 
-    # Dagster makes another object of this class for each run: what is no config has to belong to the class.
+    # Dagster creates another object of this class for each run: values that are not config must belong to the class.
     class WarmSparkResource(LazyPySparkResource):
         """A Spark session on the warm server."""
 
@@ -63,7 +63,7 @@ def definitions_from(folder: Path | str | None) -> dg.Definitions:
 
 
 def definitions_of(application: Application) -> dg.Definitions:
-    """Assets, checks, jobs, sensors and resources of an application; faulty dataset folders are warned of."""
+    """Assets, checks, jobs, sensors and resources of an application; warns of each dataset folder with problems."""
     for problem in application.catalog.problems:
         _log.warning("dataset not loaded: %s", problem)
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = []
@@ -85,6 +85,6 @@ def definitions_of(application: Application) -> dg.Definitions:
         ],
         sensors=[dead_workers(application), conduct_campaigns(application), late_deliveries(application, pipelines)],
         resources=resources,
-        # One process per run: a chunk's steps share imports and connections, and a cancelled run ends as a whole.
+        # One process per run: a chunk's steps share imports and connections, and a cancelled run ends completely.
         executor=dg.in_process_executor,
     )

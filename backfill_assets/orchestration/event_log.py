@@ -1,4 +1,4 @@
-"""What Dagster knows of launches, releases and run processes, for the doctor."""
+"""What Dagster knows about launches, releases and run processes, for the doctor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from backfill_assets.orchestration.release_events import (
 from backfill_assets.release.publish import AlreadyReleased
 from dagster_batched_events import batched_events
 
-# A clock that was set forward makes a process look younger than what it has said.
+# If the clock was set forward, a process looks younger than its own messages.
 _SLACK_SECONDS = 300
 _MANY = 100
 
@@ -39,14 +39,14 @@ _MANY = 100
 def ended_process(
     instance: dg.DagsterInstance, run: dg.DagsterRun, workers: Mapping[str, float], location: str
 ) -> int | None:
-    """The number of a run's process that was one of this host and is gone; none while it is there, or if nobody can tell.
+    """The number of a run's process if it ran on this host and is gone; None while it is alive or if unknown.
 
     `workers` are those of its attempts (`host:pid`) and when they began, in seconds of the epoch; `location` is the code
-    location whose server asks, empty for anybody else. A run may have been started twice, by the queue that had no answer
-    from a code server: it has ended if all of its processes have.
+    location whose server asks, empty for any other caller. A run may have been started twice, by a queue that got no
+    answer from a code server: it has ended if all of its processes have ended.
     """
     if run.status not in {dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING}:
-        return None  # the limit on starting looks after it, and may start it again
+        return None  # Dagster's start timeout handles it, and may start it again
     recorded = _recorded(instance, run.run_id)
     own = {process_here(worker): at for worker, at in workers.items()}
     if not recorded or None in own or not (own or _was_started_here(run, location)):
@@ -54,13 +54,13 @@ def ended_process(
     said = [*recorded.items(), *((number, at) for number, at in own.items() if number is not None)]
     if any(_is_there(number, at) for number, at in said):
         return None
-    # It may have told of its end between the look at the run and the one at the processes.
+    # It may have reported its end between the check of the run and the check of its processes.
     now = instance.get_run_by_id(run.run_id)
     return None if now is None or now.is_finished else max(recorded, key=recorded.__getitem__)
 
 
 def _recorded(instance: dg.DagsterInstance, run: str) -> dict[int, float]:
-    """The processes that Dagster says to have started the run in, and when they first said so."""
+    """The processes in which Dagster started the run by its own account, and when each was first reported."""
     found: dict[int, float] = {}
     for record in instance.get_records_for_run(run, of_type=dg.DagsterEventType.ENGINE_EVENT, limit=_MANY).records:
         event = record.event_log_entry.dagster_event
@@ -71,21 +71,21 @@ def _recorded(instance: dg.DagsterInstance, run: str) -> dict[int, float]:
 
 
 def _is_there(number: int, said_at: float) -> bool:
-    """Whether the process that has named its number then is at work; whoever may not look at it takes it for so."""
-    if not psutil.pid_exists(number):  # it alone tells processes from threads, which are numbered with them
+    """Whether the process that reported this number at that time still runs; assumed if it may not be inspected."""
+    if not psutil.pid_exists(number):  # only this distinguishes processes from threads, which share their numbers
         return False
     try:
         process = psutil.Process(number)
-        # One whose parent does not look after it stays as a zombie; a younger one has got the number since.
+        # A process that its parent does not reap stays as a zombie; a younger process has reused the number.
         return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < said_at + _SLACK_SECONDS
     except psutil.Error:
         return True
 
 
 def _was_started_here(run: dg.DagsterRun, location: str) -> bool:
-    """Whether a run without an attempt is of the code server that asks, or of one that listens on a socket of this host."""
+    """Whether a run without an attempt belongs to the code server that asks, or to one on a socket of this host."""
     if GRPC_INFO_TAG not in run.tags:
-        return False  # a command has started it, wherever
+        return False  # a command has started it, on any host
     origin = run.remote_job_origin
     if location and origin is not None:
         return origin.location_name == location
@@ -96,49 +96,49 @@ def _was_started_here(run: dg.DagsterRun, location: str) -> bool:
 _log = logging.getLogger(__name__)
 _STARTED = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 _LAUNCH = "backfill doctor"
-"""What a release is told to be launched by where a repair tells of it."""
+"""The launch that a repair reports for a release."""
 
 
 @dataclass(frozen=True)
 class DagsterEventLog(EventLog):
-    """The event log of one Dagster instance; `location` is the code location whose server looks, empty for anybody else."""
+    """The event log of one Dagster instance; `location` is the code location whose server asks, else empty."""
 
     instance: dg.DagsterInstance
     application: Application
     location: str = ""
 
     def at_work(self) -> tuple[RunAtWork, ...]:
-        """Runs that are started and not over, oldest first."""
+        """Runs that have started and not ended, oldest first."""
         records = self.instance.get_run_records(dg.RunsFilter(statuses=_STARTED), ascending=True)
         return tuple(self._at_work(record) for record in records)
 
     def known(self, launches: Collection[str]) -> frozenset[str]:
-        """Those of the launches (ids of backfills or runs) that Dagster still knows."""
+        """The launches (ids of backfills or runs) that Dagster still knows."""
         runs = self.instance.get_run_ids(dg.RunsFilter(run_ids=list(launches))) if launches else ()
         backfills = (name for name in launches if self.instance.get_backfill(name) is not None)
         return frozenset((*runs, *backfills))
 
     def fail(self, run: str, why: str) -> bool:
-        """End a run as failed, or as canceled where that was asked for; false if it is over already, or nobody knows it."""
+        """End a run as failed, or as canceled if that was requested; False if it has already ended or is unknown."""
         found = self.instance.get_run_by_id(run)
         if found is None or found.is_finished:
             return False
         if found.status is dg.DagsterRunStatus.CANCELING:
-            # A failed one would be started again.
+            # A failed run would be started again.
             self.instance.report_run_canceled(found, why)
         else:
             self.instance.report_run_failed(found, why)
         return True
 
     def reported(self, dataset: str) -> Mapping[dt.date, str]:
-        """The release that the newest materialization of each published day names; empty text where it names none."""
+        """The release that the newest materialization of each published day names; empty if it names none."""
         key = asset_key(Layer.published, dataset)
         days = days_of(self.instance.get_materialized_partitions(key))
         said = last_said(self.instance, key, days, RELEASE_METADATA)
         return {day: str(said.get(day, "")) for day in days}
 
     def report(self, release: str, days: Collection[dt.date]) -> None:
-        """Tell of some days of a release, as whoever released them would have; see `released_events`, `rolled_back_events`."""
+        """Report some days of a release as its run would have; see `released_events`, `rolled_back_events`."""
         manifest = self.application.ledger.release(release).manifest
         if manifest.kind is ReleaseKind.rollback:
             self._report(rolled_back_events(self.application, manifest, sorted(days), _log, again=True), manifest, days)
@@ -159,9 +159,9 @@ class DagsterEventLog(EventLog):
         self._report(released_events([outcome], metadata), manifest, days)
 
     def note(self, dataset: str, text: str) -> None:
-        """Record a repair as an observation of the published asset, which makes nobody due."""
+        """Record a repair as an observation of the published asset, which makes no other asset due."""
         key = asset_key(Layer.published, dataset)
-        # As text: names of files are no Markdown.
+        # As text: file names are not Markdown.
         metadata = {"repair": dg.MetadataValue.text(text)}
         self.instance.report_runless_asset_event(dg.AssetObservation(key, metadata=metadata, description="repaired"))
 
@@ -178,8 +178,8 @@ class DagsterEventLog(EventLog):
         try:
             ended = ended_process(self.instance, run, workers, self.location)
         except (dg.DagsterError, AttributeError, TypeError, ValueError):
-            # What Dagster has written down of one run must not hide all others.
-            _log.warning("nobody can tell whether the process of run %s is there", run.run_id, exc_info=True)
+            # A bad record of one run must not hide all others.
+            _log.warning("cannot tell whether the process of run %s is alive", run.run_id, exc_info=True)
             ended = None
         return RunAtWork(run.run_id, _started(record), run.tags.get(UNIT_TAG, ""), ended)
 

@@ -1,4 +1,4 @@
-"""Jobs for those who work in the Dagster UI: one for each operation, and the sweep."""
+"""Jobs for users of the Dagster UI: one for each operation, and the sweep."""
 
 from collections.abc import Mapping
 from datetime import date
@@ -41,7 +41,7 @@ def _job(application: Application, operation: Operation) -> dg.JobDefinition:
 
     @dg.op(name=f"{operation.job}_op", config_schema=schema, out=dg.Out(dg.Nothing))
     def step(context: dg.OpExecutionContext) -> None:
-        # Read anew: the models may have been corrected since this code location was loaded.
+        # Read again: the models may have been corrected since this code location was loaded.
         fresh = Application(application.settings)
         report = partial(_report, context, fresh)
         shell = Shell(fresh, lambda: services_of(fresh, context.instance).control, report, context.log.warning)
@@ -52,7 +52,7 @@ def _job(application: Application, operation: Operation) -> dg.JobDefinition:
             said.append(line)
             context.log.info(line)
         if result.failed:
-            # As the command's exit code does: a schedule's run that fails is noticed.
+            # Like the command's exit code: a failed run of a schedule is noticed.
             raise dg.Failure("\n".join(said), allow_retries=False)
 
     @dg.job(name=operation.job, description=operation.text, executor_def=dg.in_process_executor)
@@ -63,9 +63,9 @@ def _job(application: Application, operation: Operation) -> dg.JobDefinition:
 
 
 def _plain_field(parameter: Parameter) -> dg.Field:
-    """The field of a parameter, with a value that stands for itself.
+    """The config field of a parameter, whose value is taken literally.
 
-    Dagster's own would also take `{env: NAME}`: whoever launches a job could read any variable in its refusal.
+    Dagster's own fields also accept `{env: NAME}`: a user who launches a job could read any variable in its error.
     """
     required = parameter.default is Parameter.empty
     default = {} if required or parameter.default is None else {"default_value": parameter.default}
@@ -75,7 +75,7 @@ def _plain_field(parameter: Parameter) -> dg.Field:
 
 def _read(kind: object, value: Any) -> object:
     if kind is Path:
-        # Whoever launches a job must not have any file of the machine read to them.
+        # A user who launches a job must not be able to read any file of the machine.
         return below(Path.cwd(), value)
     return parse_day(value) if kind == date | None else value
 
@@ -94,20 +94,20 @@ def _report(
 
 
 def sweep_schedule(application: Application) -> dg.ScheduleDefinition:
-    """The job `sweep` and its daily schedule, which is off until somebody switches it on."""
+    """The job `sweep` and its daily schedule, which is off by default."""
 
     @dg.op(name="sweep_files", out=dg.Out(dg.Nothing))
     def sweep_files(context: dg.OpExecutionContext) -> None:
-        # Read anew: what datasets keep may have been changed since this code location was loaded.
+        # Read again: what datasets keep may have been changed since this code location was loaded.
         fresh = Application(application.settings)
         for swept in fresh.sweep().execute():
             context.log.info(swept.listed("are gone"))
         for name, count in fresh.vacuum_staging().items():
-            context.log.info(f"{name}: {number_of(count, 'old file')} of staging gone")
+            context.log.info(f"{name}: {number_of(count, 'old staging file')} deleted")
 
     @dg.job(name="sweep", executor_def=dg.in_process_executor)
     def sweep() -> None:
-        """Remove the files that nobody needs any more, as `backfill sweep` does."""
+        """Remove files that are no longer needed, as `backfill sweep` does."""
         sweep_files()
 
     return dg.ScheduleDefinition(

@@ -40,31 +40,31 @@ Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
 
 @dataclass(frozen=True)
 class DeclaredChange:
-    """What a launch says of some of its datasets; an empty contract withdraws what was said of them before."""
+    """The change that a launch declares for some of its datasets; an empty contract withdraws earlier ones."""
 
     contract: Contract
     datasets: frozenset[str]
 
     def added_to(self, unit: Unit) -> Contract:
-        """The contract of a unit after this."""
-        # A clause of no dataset is one of the only dataset: such units were opened before clauses had names.
+        """The contract of a unit after this declaration."""
+        # A clause without a dataset belongs to the only dataset: such units were opened before clauses had names.
         nameless = {""} if len(unit.targets) == 1 else set()
         return unit.contract.updated(self.contract, self.datasets | nameless)
 
 
 def contract_of(context: Context, datasets: Sequence[Dataset]) -> DeclaredChange | None:
-    """The expected change that the launch brings for the datasets that it builds; none if it brings none.
+    """The expected change that the launch declares for the datasets that it builds; None if it declares none.
 
-    Run config stands at each dataset's shadow. A tag is about the one dataset of the launch; where there are several, it
-    is a mapping from dataset to its expected change. An empty mapping says that nothing is expected any more.
+    Run config is set on each dataset's shadow. A tag is for the only dataset of the launch; if there are several, it
+    is a mapping from dataset to its expected change. An empty mapping withdraws every expected change.
 
     Raises:
-        ContractError: both are given, the file cannot be read, or the contract cannot be understood.
+        ContractError: both are given, the file cannot be read, or the contract is invalid.
     """
     configured = {d.name: found for d in datasets if (found := _configured(context, d)) is not None}
     tag = context.run.tags.get(CONTRACT_TAG)
     if configured and tag is not None:
-        raise ContractError(f"expected_change is given by run config and by the tag {CONTRACT_TAG}; give one")
+        raise ContractError(f"expected_change is given by run config and by the tag {CONTRACT_TAG}; give only one")
     by_name = {dataset.name: dataset for dataset in datasets}
     if configured:
         return _joined(by_name, configured, "run config of shadow__{}")
@@ -74,10 +74,10 @@ def contract_of(context: Context, datasets: Sequence[Dataset]) -> DeclaredChange
 
 
 def expected_changes(text: str, datasets: Sequence[Dataset]) -> Mapping[str, object]:
-    """The expected change by dataset that a text brings: JSON, or the name of a YAML file.
+    """The expected change of each dataset in a text: JSON, or the name of a YAML file.
 
     Raises:
-        ContractError: it cannot be read, speaks of other datasets, or cannot be understood.
+        ContractError: it cannot be read, names other datasets, or is invalid.
     """
     by_name = {dataset.name: dataset for dataset in datasets}
     given = _by_dataset(_tagged(text), by_name)
@@ -86,7 +86,7 @@ def expected_changes(text: str, datasets: Sequence[Dataset]) -> Mapping[str, obj
 
 
 def as_tag(given: Mapping[str, object]) -> str:
-    """The tag of a launch that brings these expected changes, by dataset."""
+    """The tag of a launch that declares these expected changes, by dataset."""
     return json.dumps(given, default=str)
 
 
@@ -111,7 +111,7 @@ def _by_dataset(content: object, datasets: Mapping[str, Dataset]) -> Mapping[str
     if len(datasets) == 1 or content == {}:
         return dict.fromkeys(datasets, content)
     raise ContractError(
-        f"tag {CONTRACT_TAG}: this launch builds {', '.join(datasets)}; say which of them must change by how much, as a "
+        f"tag {CONTRACT_TAG}: this launch builds {', '.join(datasets)}; say what must change and by how much, as a "
         f"mapping from dataset to metrics, such as {{{next(iter(datasets))}: {{row_count: -50%}}}}"
     )
 
@@ -122,7 +122,7 @@ def _tagged(tag: str) -> object:
         try:
             return json.loads(tag, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
-            raise ContractError(f"{where} is not JSON ({error}); mend it or name a file") from None
+            raise ContractError(f"{where} is not JSON ({error}); fix it or name a file") from None
     try:
         path = below(Path.cwd(), tag)
     except LayoutError:
@@ -153,7 +153,7 @@ def _mapping(value: object) -> Mapping[str, object]:
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key stands there twice; keep one of them")
+        raise ValueError("a key appears twice; keep one of them")
     return found
 
 
@@ -164,9 +164,9 @@ _LAST = (Layer.shadow, Layer.published)
 
 @dataclass(frozen=True)
 class LaunchTarget:
-    """What a launch asks for of one dataset: its days, and which of the last two layers it includes.
+    """What a launch requests of one dataset: its days, and which of the last two layers it includes.
 
-    `made_at` is when its backfill was made; nothing is known of it where a run belongs to none.
+    `made_at` is when its backfill was created; None for a run without a backfill.
     """
 
     launched_by: str
@@ -178,12 +178,12 @@ class LaunchTarget:
 
 
 def target_of(context: Context, dataset: str) -> LaunchTarget:
-    """The target of the whole launch: of the backfill if the run belongs to one, otherwise of the run."""
+    """The target of the complete launch: of the backfill if the run belongs to one, otherwise of the run."""
     return targets_of(context, (dataset,))[dataset]
 
 
 def targets_of(context: Context, datasets: Collection[str]) -> Mapping[str, LaunchTarget]:
-    """The targets of the whole launch for several datasets; those that it leaves out have no layer in it."""
+    """The targets of the complete launch for several datasets; those that it leaves out have no layer in it."""
     run = context.run
     backfill_id = run.tags.get(BACKFILL_TAG)
     backfill = context.instance.get_backfill(backfill_id) if backfill_id else None
@@ -206,19 +206,19 @@ def targets_of(context: Context, datasets: Collection[str]) -> Mapping[str, Laun
 
 
 def unit_of(context: Context, application: Application, dataset: Dataset) -> Unit:
-    """Join or open the unit of this launch, and give it the contract that the launch brings.
+    """Join or open the unit of this launch, and give it the contract that the launch declares.
 
     The unit holds every dataset of the release group whose shadow the launch builds.
 
     Raises:
-        ClaimedDaysError: the days belong to another open unit, or partly so.
+        ClaimedDaysError: some or all of the days belong to another open unit.
         HeldDaysError: a live launch asks for days on hold.
-        UnitError: the unit that a tag names does not exist or cannot take these days, or the launch would release
-            some of the datasets that it builds, and others not, or builds or releases what is for a campaign to do.
-        ContractError: the launch's contract cannot be understood, or the unit is a campaign's and has another one.
+        UnitError: the unit that a tag names does not exist or cannot take these days; or the launch would release only
+            some of the datasets that it builds, or builds or releases what only a campaign may.
+        ContractError: the launch's contract is invalid, or the unit belongs to a campaign and has another one.
     """
     groups = application.catalog.groups
-    # All at once: what a backfill targets has to be read from Dagster's database.
+    # All in one call: what a backfill targets is read from Dagster's database.
     everything = targets_of(context, [name for group in groups for name in group])
     targets = _shadows(next(names for names in groups if dataset.name in names), everything)
     members = [application.dataset(name) for name in targets]
@@ -241,7 +241,7 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
 
 
 def created_at(record: dg.RunRecord) -> dt.datetime:
-    """When a run was made; some of Dagster's storages give it in UTC without saying so."""
+    """When a run was created; some of Dagster's storages return it in UTC without a time zone."""
     created = record.create_timestamp
     return created if created.tzinfo is not None else created.replace(tzinfo=dt.UTC)
 
@@ -252,9 +252,9 @@ def _run_made_at(context: Context) -> dt.datetime | None:
 
 
 def _assigned(context: Context, application: Application, launch: Launch, proposal: Unit) -> Unit:
-    """The unit of a launch: also one of another launch that has released these days since this one was made.
+    """The unit of a launch, or the unit of another launch that has released these days since this one was created.
 
-    That is so only while nothing has moved since; otherwise this launch has work of its own to do.
+    The latter only if nothing has moved since; otherwise this launch has work of its own to do.
     """
     unit = application.ledger.assign(launch, proposal)
     if unit.state is UnitState.open or launch.named_unit is not None or unit.opened_by == launch.opened_by:
@@ -270,13 +270,13 @@ def _assigned(context: Context, application: Application, launch: Launch, propos
 
 
 def _refuse_in_part(context: Context, unit: Unit) -> None:
-    """Keep a backfill some runs of which found their days built in another unit from opening one that they will not complete."""
+    """Keep a backfill from opening a unit that it cannot complete: its other runs found their days in another unit."""
     backfill_id = context.run.tags.get(BACKFILL_TAG)
     ended_well = dg.RunsFilter(tags={BACKFILL_TAG: backfill_id or ""}, statuses=[dg.DagsterRunStatus.SUCCESS])
     if backfill_id and context.instance.get_runs(ended_well, limit=1):
         raise UnitError(
-            f"unit {unit.id} has released {shown_days(unit.days)} while backfill {backfill_id} was at work on them, and "
-            "deliveries, code, contract or the published table have moved since; launch the same days once more"
+            f"unit {unit.id} has released {shown_days(unit.days)} while backfill {backfill_id} was working on them; "
+            "deliveries, code, contract or the published table have moved since; launch the same days again"
         )
 
 
@@ -300,7 +300,7 @@ def built_together(context: Context, application: Application, dataset: str) -> 
 
 
 def work_tag(context: Context, step: str, dataset: str) -> str:
-    """Names the Spark work of a step; a retry of a crashed run has the same name, and so ends what the crash left."""
+    """The name of a step's Spark work; a retry of a crashed run has the same name, so it ends what the crash left."""
     return f"{context.run.root_run_id or context.run.run_id}:{step}:{dataset}"
 
 
@@ -309,11 +309,11 @@ def _shadows(group: Sequence[str], targets: Mapping[str, LaunchTarget]) -> Mappi
 
 
 def updated(application: Application, unit: Unit, declared: DeclaredChange | None, *, released: bool) -> Unit:
-    """The unit with what the launch brings: its contract, and whether its runs release it.
+    """The unit with what the launch declares: its contract, and whether its runs release it.
 
     Raises:
-        ContractError: the unit is a campaign's, and the launch brings another contract.
-        UnitError: the unit is a campaign's, and the launch would release it.
+        ContractError: the unit belongs to a campaign, and the launch declares another contract.
+        UnitError: the unit belongs to a campaign, and the launch would release it.
     """
     contract = declared.added_to(unit) if declared is not None else unit.contract
     other = contract.hash != unit.contract.hash
@@ -328,25 +328,25 @@ def updated(application: Application, unit: Unit, declared: DeclaredChange | Non
 
 
 def _refuse_by_hand(unit: Unit, target: LaunchTarget) -> None:
-    """Keep a launch that is none of the campaign's own from building its days: no gate and no budget would hold it."""
+    """Keep a launch from outside a campaign from building its days: no gate and no budget would limit it."""
     if unit.campaign and unit.state is UnitState.open and target.tags.get(CAMPAIGN_TAG) != unit.campaign:
         raise UnitError(
-            f"unit {unit.id} ({shown_days(unit.days)}) belongs to campaign {unit.campaign}, and this launch does not: its days "
-            "would be built past the campaign's gate, its budget and its pauses. Build what is missing, failed or stale, and "
-            f"only that, with: backfill resume {unit.campaign}"
+            f"unit {unit.id} ({shown_days(unit.days)}) belongs to campaign {unit.campaign}, but this launch does not: "
+            "it would bypass the campaign's gate, budget and pauses. Build only what is missing, failed or stale, "
+            f"with: backfill resume {unit.campaign}"
         )
 
 
 def _refuse_for_campaign(unit: Unit, *, contract: bool, released: bool) -> None:
-    """Keep a launch from deciding what a campaign decides: what must change by how much, and when it is released."""
+    """Keep a launch from deciding what only a campaign decides: the expected change, and when it is released."""
     if contract:
         raise ContractError(
-            f"unit {unit.id} belongs to campaign {unit.campaign}: what must change by how much stands in its specification "
-            f"(validation) and comes by no launch. Change it there, then: backfill resume {unit.campaign}"
+            f"unit {unit.id} belongs to campaign {unit.campaign}: its expected change is in the specification "
+            f"(validation), not in a launch. Change it there, then: backfill resume {unit.campaign}"
         )
     if released:
         raise UnitError(
-            f"unit {unit.id} belongs to campaign {unit.campaign} and is released as a whole by: backfill publish "
+            f"unit {unit.id} belongs to campaign {unit.campaign} and is only released completely, by: backfill publish "
             f"{unit.campaign}; leave published out of this launch"
         )
 
@@ -366,7 +366,7 @@ def _released_by_runs(targets: Mapping[str, LaunchTarget], members: Sequence[Dat
 
 
 def _opened_by(groups: Sequence[Sequence[str]], everything: Mapping[str, LaunchTarget], dataset: str) -> str:
-    """The launch, and the release group where it builds several: each has a unit of its own."""
+    """The launch, and the release group if it builds several: each group has its own unit."""
     launch = everything[dataset].launched_by
     busy = [group for group in groups if _shadows(group, everything)]
     if len(busy) == 1:
@@ -377,7 +377,7 @@ def _opened_by(groups: Sequence[Sequence[str]], everything: Mapping[str, LaunchT
 def _selection(context: Context) -> Collection[dg.AssetKey]:
     if context.run.asset_selection is not None:
         return context.run.asset_selection
-    # A job's run without a selection of its own takes all of the job's assets.
+    # A job's run without its own selection takes all of the job's assets.
     return set(context.op_execution_context.job_def.asset_layer.executable_asset_keys)
 
 

@@ -1,4 +1,4 @@
-"""How datasets are called in Dagster, and what Dagster knows of their newest materializations."""
+"""The names of datasets in Dagster, and what Dagster knows about their newest materializations."""
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,13 +56,13 @@ def keys_of(days: Sequence[dt.date]) -> list[str]:
 
 
 _PAGE = 1000
-"""Partitions asked for at once; databases limit the values of a query."""
+"""Partitions per query; databases limit the values of a query."""
 
 
 def last_materializations(
     instance: dg.DagsterInstance, key: dg.AssetKey, days: Sequence[dt.date]
 ) -> Mapping[dt.date, AssetCheckEvaluationTargetMaterializationData]:
-    """What a check result has to name: without the materialization that it judged, the UI calls it stale and hides it."""
+    """The materialization that a check result must name: without it, the UI calls the result stale and hides it."""
     return {
         day: AssetCheckEvaluationTargetMaterializationData(
             storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
@@ -74,7 +74,7 @@ def last_materializations(
 def last_said(
     instance: dg.DagsterInstance, key: dg.AssetKey, days: Sequence[dt.date], metadata: str
 ) -> Mapping[dt.date, object]:
-    """What the newest materialization of each partition says under a key of its metadata; days of which none says it lack."""
+    """The value of a metadata key in the newest materialization of each partition; days without it are left out."""
     said = last_metadata(instance, key, days)
     return {day: found[metadata] for day, found in said.items() if metadata in found}
 
@@ -82,7 +82,7 @@ def last_said(
 def last_metadata(
     instance: dg.DagsterInstance, key: dg.AssetKey, days: Sequence[dt.date]
 ) -> Mapping[dt.date, Mapping[str, object]]:
-    """All that the newest materialization of each partition says; days without any lack."""
+    """All metadata of the newest materialization of each partition; days without one are left out."""
     events = ((day, record.asset_materialization) for day, record in _newest(instance, key, days))
     return {day: {name: m.value for name, m in e.metadata.items()} for day, e in events if e is not None}
 

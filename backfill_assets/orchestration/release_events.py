@@ -1,4 +1,4 @@
-"""What Dagster is told of evidence, releases and rollbacks, and of days that an upstream has left behind."""
+"""Reports evidence, releases, rollbacks and outdated days to Dagster."""
 
 import contextlib
 import datetime as dt
@@ -30,12 +30,12 @@ CHECK = "upstream_current"
 
 
 def upstream_current(loaded: LoadedDataset, application: Application) -> dg.AssetChecksDefinition:
-    """Warns of published days that were built from other upstream content than what is published now."""
+    """Warns about published days that were not built from the upstream content that is published now."""
     dataset = loaded.dataset
     spec = dg.AssetCheckSpec(
         name=CHECK,
         asset=asset_key(Layer.published, dataset.name),
-        description=f"Built from what is published of {', '.join(dataset.upstream)}; if not: backfill refresh",
+        description=f"Built from the published version of {', '.join(dataset.upstream)}; if not: backfill refresh",
         blocking=False,
         partitions_def=partitions_of(dataset),
     )
@@ -55,9 +55,9 @@ def report_outdated(
     outcomes: Sequence[Released | AlreadyReleased],
     own: Collection[DatasetDay],
 ) -> None:
-    """Tell Dagster how the published days downstream of a release stand now.
+    """Report to Dagster whether the published days downstream of a release are still current.
 
-    The releasing step's `own` days are left out: a step of the check follows it.
+    The releasing step's `own` days are left out: its check step follows.
     """
     for outcome in outcomes:
         if isinstance(outcome, Released):
@@ -70,18 +70,18 @@ def report_downstream(
     changed: Mapping[str, Collection[dt.date]],
     but: Collection[DatasetDay] = (),
 ) -> None:
-    """Tell Dagster how the published days stand that changed, or are built from days that changed."""
+    """Report to Dagster whether the published days are current that changed, or are built from changed days."""
     built = {name for name in changed if application.dataset(name).upstream}
     for name in sorted(built | set(application.catalog.downstream_of(changed))):
         days = [day for day in _behind(application, name, changed) if (name, day) not in but]
         for evaluation in _evaluations(instance, application, name, days):
-            # Dagster's own storages take one result outside of runs per check and partition, and refuse the next.
+            # Outside of runs, Dagster's storages accept only one result per check and partition, and refuse the next.
             with contextlib.suppress(IntegrityError):
                 instance.report_runless_asset_event(evaluation)
 
 
 def _behind(application: Application, name: str, changed: Mapping[str, Collection[dt.date]]) -> tuple[dt.date, ...]:
-    """The published days of a dataset that are built from days that changed, directly or through others."""
+    """The published days of a dataset that are built from changed days, directly or through others."""
     reach = sum(u.lookback_days for u in application.dataset(name).upstream.values())
     touched = {day + i * ONE_DAY for days in changed.values() for day in days for i in range(reach + 1)}
     return tuple(sorted(published_among(application.ledger, application.tables[name], name, touched)))
@@ -104,14 +104,14 @@ def _evaluations(
             partition=day.isoformat(),
             severity=dg.AssetCheckSeverity.WARN,
             blocking=False,
-            description=f"{upstream} was released anew since; run: backfill refresh {name}" if behind else "up to date",
+            description=f"{upstream} has a newer release; run: backfill refresh {name}" if behind else "up to date",
             metadata={"upstream": dg.MetadataValue.text(upstream)},
             target_materialization_data=targets.get(day),
         )
 
 
 REPORT_METADATA = "report"
-"""Metadata key of the page of a unit's report: its address if somebody serves the folder, otherwise its path."""
+"""Metadata key of the page of a unit's report: its address if the folder is served, otherwise its path."""
 REVIEW_METADATA = "review"
 """Metadata key of the verdict's sentence."""
 
@@ -119,12 +119,12 @@ Metadata = Mapping[str, dg.MetadataValue]
 
 
 def report_metadata(application: Application, unit: Unit, log: logging.Logger, *, again: bool = False) -> Metadata:
-    """Write the report of a unit, and say where it is; whatever goes wrong is logged as a warning.
+    """Write the report of a unit and return where it is; any error is logged as a warning.
 
-    Where it is told `again` of a release, the page that was written after that stays.
+    If a release is reported `again`, a page that was written after it stays.
     """
     report = report_unit(application, unit, log.warning, again=again)
-    # As text: reasons and values of rows are in it, which are no Markdown.
+    # As text: it contains reasons and row values, which are not Markdown.
     found: dict[str, dg.MetadataValue] = (
         {REVIEW_METADATA: dg.MetadataValue.text(report.sentence)} if report.sentence else {}
     )
@@ -135,11 +135,11 @@ def report_metadata(application: Application, unit: Unit, log: logging.Logger, *
 
 
 def report_waiting(context: dg.OpExecutionContext, application: Application, unit: Unit, dataset: str) -> None:
-    """Write the report of a unit that waits for somebody, once nothing is lacking, and say so beside its shadow."""
+    """Write the report of a unit that waits for a manual release, once it is complete; note it on its shadow."""
     if unit.mode is not ReleaseMode.manual or unit.state is not UnitState.open:
         return
     with never_in_the_way(unit, context.log.warning):
-        # The survey reads all days of the unit, and may measure published files: not after each of many runs.
+        # The survey reads all days of the unit and may measure published files: too much after each of many runs.
         if not _all_passed(application, unit) or application.publisher.blockers(unit.id):
             return
         metadata = report_metadata(application, unit, context.log)
@@ -162,11 +162,11 @@ def release_figures(
 ) -> Mapping[DatasetDay, Metadata]:
     """The metrics of every dataset right after its release, for the newest day of that release.
 
-    One point per release: they speak of the whole dataset, and say nothing of single days. But duplicates and mismatches of
-    a live release are those of its own days: it is not to read the evidence of a whole history every day. None for a
+    One point per release: they describe the complete dataset, not single days. But a live release counts duplicates and
+    mismatches only of its own days, so as not to read the evidence of the complete history every day. None for a
     release that an earlier run has made.
 
-    Whatever goes wrong is logged as a warning: no release fails because nobody can measure it.
+    Any error is logged as a warning: no release fails because its metrics cannot be taken.
     """
     try:
         return {
@@ -183,7 +183,7 @@ def release_figures(
 
 
 def figures(found: DatasetMetrics) -> Metadata:
-    """The metrics of a dataset as metadata; figures that there are none of yet lack."""
+    """The metrics of a dataset as metadata; figures without a value are left out."""
     mark, seconds = found.watermark, found.seconds_per_partition
     numbers = {
         "duplicate_keys_per_1000_rows": found.duplicate_keys_per_1000_rows,
@@ -193,12 +193,12 @@ def figures(found: DatasetMetrics) -> Metadata:
         "seconds_per_partition_p50": seconds.p50 if seconds else None,
         "seconds_per_partition_p95": seconds.p95 if seconds else None,
     }
-    told: dict[str, dg.MetadataValue] = {
+    entries: dict[str, dg.MetadataValue] = {
         name: dg.MetadataValue.int(value) if isinstance(value, int) else dg.MetadataValue.float(value)
         for name, value in numbers.items()
         if value is not None
     }
-    return told if mark.newest is None else told | {"watermark": dg.MetadataValue.text(mark.newest.isoformat())}
+    return entries if mark.newest is None else entries | {"watermark": dg.MetadataValue.text(mark.newest.isoformat())}
 
 
 RELEASE_METADATA = "release"
@@ -209,7 +209,7 @@ LAUNCH_METADATA = "launch"
 
 @dataclass(frozen=True)
 class ReleaseMetadata:
-    """What Dagster is told of releases: by release the same on all its days, and on some days the metrics of a dataset."""
+    """Metadata of releases for Dagster: the same on all days of a release, and a dataset's metrics on some days."""
 
     releases: Mapping[str, Metadata]
     figures: Mapping[DatasetDay, Metadata]
@@ -237,9 +237,9 @@ def released_events(
 def rolled_back_events(
     application: Application, rollback: Manifest, days: Iterable[dt.date], log: logging.Logger, *, again: bool = False
 ) -> Iterator[dg.AssetMaterialization]:
-    """Materializations of days that a rollback put back: their rows are others now, so that whatever reads them is due.
+    """Materializations of days that a rollback put back: their rows have changed, so that downstream assets are due.
 
-    Where it is told `again`, the page of the unit's report stays.
+    If the rollback is reported `again`, the page of the unit's report stays.
     """
     metadata: dict[str, dg.MetadataValue] = {
         RELEASE_METADATA: dg.MetadataValue.text(rollback.release),
@@ -257,7 +257,7 @@ def rolled_back_events(
 def release_metadata(
     application: Application, outcomes: Sequence[Released | AlreadyReleased], launch: str, log: logging.Logger
 ) -> ReleaseMetadata:
-    """What Dagster is told of each release: unit, evidence, launch, the report, and how its datasets do now."""
+    """The metadata of each release for Dagster: unit, evidence, launch, report, and the metrics of its datasets."""
     releases = {
         outcome.release: {
             RELEASE_METADATA: dg.MetadataValue.text(outcome.release),
@@ -277,7 +277,7 @@ _log = logging.getLogger(__name__)
 
 
 def report_outside_runs(application: Application, done: Released | AlreadyReleased | RolledBack) -> bool:
-    """Report the materializations of a release or a rollback; false where no Dagster instance is configured."""
+    """Report the materializations of a release or a rollback; False if no Dagster instance is configured."""
     if not os.environ.get("DAGSTER_HOME"):
         return False
     changed: Mapping[str, Collection[dt.date]]
@@ -323,7 +323,7 @@ def _severity(verdict: Verdict) -> dg.AssetCheckSeverity:
 
 
 def _metadata(verdict: Verdict, day: DayEvidence) -> dict[str, dg.MetadataValue]:
-    # No number: Dagster would draw a chart of it, and none of these means anything over time.
+    # As text: Dagster would draw charts of numbers, and none of these means anything over time.
     metadata: dict[str, dg.MetadataValue] = {
         "expected": dg.MetadataValue.text(verdict.expected),
         "found": dg.MetadataValue.text(verdict.found),

@@ -20,13 +20,13 @@ from backfill_assets.orchestration.event_log import DagsterEventLog
 from backfill_assets.orchestration.names import asset_key, layers_of
 from backfill_assets.spark.server import SparkServer
 
-_COUNTS = "Nothing it had not finished counts."
+_COUNTS = "Its unfinished work does not count."
 
 
 def dead_workers(application: Application) -> dg.SensorDefinition:
-    """End runs whose worker is dead; Dagster's default launcher would show most of them as started for ever.
+    """End runs whose worker is dead; Dagster's default launcher would show most of them as started forever.
 
-    A worker is dead if it stopped renewing its lease, or if its process is gone: it may have held none, before its first
+    A worker is dead if it stopped renewing its lease, or if its process is gone: it holds no lease before its first
     attempt, after its last, or in a run that needs none.
     """
 
@@ -41,7 +41,7 @@ def dead_workers(application: Application) -> dg.SensorDefinition:
         events = DagsterEventLog(context.instance, application, origin.location_name if origin else "")
         ended = sum(events.fail(run, why) for run, why in _past_their_lease(application))
         gone = {run.id: run.ended_process for run in events.at_work() if run.ended_process is not None}
-        # Seen twice: at the first look its code server may be about to say the same.
+        # Only if seen twice: at the first check its code server may be about to report the same.
         seen = gone.keys() & set((context.cursor or "").split())
         ended += sum(_end(events, application, run, gone[run]) for run in sorted(seen))
         context.update_cursor(" ".join(sorted(gone.keys() - seen)))
@@ -51,14 +51,14 @@ def dead_workers(application: Application) -> dg.SensorDefinition:
 
 
 def _past_their_lease(application: Application) -> Iterator[tuple[str, str]]:
-    """Runs of attempts whose lease is over, which end with them, and why."""
+    """Runs of attempts whose lease has expired, and why; ends these attempts."""
     now = application.clock.now()
     for attempt in application.ledger.attempts(state=AttemptState.running):
         if attempt.lease_until < now:
             application.ledger.end_attempt(attempt.number, AttemptState.lost)
             why = (
-                f"The worker {attempt.worker} has not renewed the lease of attempt {attempt.number} since before "
-                f"{attempt.lease_until:%H:%M:%S} UTC; it is taken for dead. {_COUNTS}"
+                f"The worker {attempt.worker} has not renewed the lease of attempt {attempt.number}, which expired at "
+                f"{attempt.lease_until:%H:%M:%S} UTC; it is considered dead. {_COUNTS}"
             )
             yield attempt.run, why
 
@@ -66,20 +66,20 @@ def _past_their_lease(application: Application) -> Iterator[tuple[str, str]]:
 def _end(events: DagsterEventLog, application: Application, run: str, process: int) -> bool:
     for attempt in application.ledger.attempts(state=AttemptState.running, run=run):
         application.ledger.end_attempt(attempt.number, AttemptState.lost)
-    return events.fail(run, f"The process {process} of this run is gone and has not said how it ended. {_COUNTS}")
+    return events.fail(run, f"The process {process} of this run is gone and has not reported how it ended. {_COUNTS}")
 
 
 def conduct_campaigns(application: Application) -> dg.SensorDefinition:
-    """Launches what is due of every campaign, notices what has passed, stops what has failed."""
+    """Launches what is due in every campaign, records what has passed, stops what has failed."""
 
     @dg.sensor(
         name="conduct_campaigns",
         minimum_interval_seconds=10,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Takes each launched campaign its next step: canaries, the rest, resumes, the end.",
+        description="Takes the next step of each launched campaign: canaries, the rest, resumes, the end.",
     )
     def sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        # Read anew: a model that was corrected since this process started is other code, and the campaign must see it.
+        # Read again: a model that was corrected since this process started is other code, and the campaign must see it.
         fresh = Application(application.settings)
         done = []
         conductor = services_of(fresh, context.instance).conductor
@@ -87,7 +87,7 @@ def conduct_campaigns(application: Application) -> dg.SensorDefinition:
             try:
                 done.append(conductor.conduct(campaign))
             except BackfillError as error:
-                # One campaign that cannot go on must not hold up the others.
+                # One campaign that cannot continue must not block the others.
                 context.log.warning(f"campaign {campaign}: {error}")
         said = [text for text in done if text]
         for text in said:
@@ -103,16 +103,16 @@ _TAGS = {
     "dagster/priority": "10",
 }
 LATE_TAG = "backfill_assets/late_deliveries"
-"""Run tag that names the late day and its deliveries; runs that ask for the same have the same."""
+"""Run tag that names the late day and its deliveries; the same for all runs that request them."""
 _MOST = 5
-"""How many late days one look of the sensor runs: a whole re-delivered month must not flood the queue."""
+"""How many late days the sensor runs per tick: a complete re-delivered month must not flood the queue."""
 _AGAIN = 3
-"""How often a run that failed before anything landed is asked for again."""
+"""How often a run that failed before anything landed is requested again."""
 
 
 @dataclass(frozen=True)
 class LivePipeline:
-    """The live job of a release group; without a schedule where the history is closed."""
+    """The live job of a release group; without a schedule if the history is closed."""
 
     group: tuple[str, ...]
     job: UnresolvedAssetJobDefinition
@@ -125,7 +125,7 @@ def live_pipelines(application: Application) -> tuple[LivePipeline, ...]:
 
 
 def late_deliveries(application: Application, pipelines: Sequence[LivePipeline]) -> dg.SensorDefinition:
-    """Runs published days again for which something new was delivered, and gaps, or says what they wait for."""
+    """Runs published days with new deliveries again, and gaps, or reports what they wait for."""
     jobs = {name: pipeline.job for pipeline in pipelines for name in pipeline.group}
 
     @dg.sensor(
@@ -139,10 +139,10 @@ def late_deliveries(application: Application, pipelines: Sequence[LivePipeline])
         late, problems = _looked(application)
         for problem in problems:
             context.log.error(problem)
-        # Before they are cut to a portion: days that were run already must not keep others from their turn.
+        # Before the limit per tick: days that have already run must not take the place of others.
         ready = _unseen(context.instance, [day for day in late if not day.waits_for])
         if ready and (obstacle := SparkServer(application.settings).obstacle()):
-            # Refused before anything landed, a run would be asked for again a few times only.
+            # A run that is refused before anything landed would be requested again only a few times.
             context.log.warning(obstacle)
             return dg.SkipReason(f"{number_of(len(ready), 'day')} to run, waiting for the Spark server: {obstacle}")
         if held := [day for day in late if day.waits_for]:
@@ -162,7 +162,7 @@ def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
         name=f"live_{group[0]}",
         selection=AssetSelection.assets(*keys),
         tags=_TAGS,
-        description=f"One day of {', '.join(group)}, from what was delivered to its release.",
+        description=f"One day of {', '.join(group)}, from its deliveries to its release.",
     )
     if members[0].end is not None:
         return LivePipeline(group, job, None)
@@ -177,7 +177,7 @@ def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         moment = context.scheduled_execution_time
-        # A negative `end_offset` keeps the newest days out of the partitions: yesterday would be none.
+        # A negative `end_offset` keeps the newest days out of the partitions: yesterday would not be one.
         day = members[0].live_day(moment)
         if day < members[0].start:
             yield dg.SkipReason(f"{group[0]} begins on {members[0].start}")
@@ -188,13 +188,13 @@ def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
 
 
 def _looked(application: Application) -> tuple[list[LateDay], list[str]]:
-    """The late days of all datasets, and of which dataset nothing can be said; it must not stop the others."""
+    """The late days of all datasets, and the problems of those that cannot be checked and must not stop the others."""
     late: list[LateDay] = []
     problems: list[str] = []
     for name in application.datasets:
         try:
             late += application.late_deliveries.of(name)
-            # Last: an emptied folder is said, and hides no day that was withdrawn or that others have landed.
+            # Last: an empty folder is reported, and hides no day that was withdrawn or that other runs have landed.
             if application.datasets[name].dataset.source is not None:
                 application.pipeline.require_sources(name)
         except BackfillError as error:
@@ -203,9 +203,9 @@ def _looked(application: Application) -> tuple[list[LateDay], list[str]]:
 
 
 def _unseen(instance: dg.DagsterInstance, days: Sequence[LateDay]) -> list[tuple[LateDay, int]]:
-    """The days that are to be run, each with the number of runs for the same deliveries that failed before landing any.
+    """The days to run, each with the number of runs for the same deliveries that failed before landing any.
 
-    A run that landed them is not repeated, whatever its checks said, until something else comes.
+    A run that landed them is not repeated, whatever its checks found, until something else is delivered.
     """
     under_way = _under_way(instance, [day.day for day in days if day.gap])
     days = [day for day in days if not (day.gap and day.day in under_way)]
@@ -224,7 +224,7 @@ def _unseen(instance: dg.DagsterInstance, days: Sequence[LateDay]) -> list[tuple
 
 
 def _under_way(instance: dg.DagsterInstance, days: Sequence[dt.date]) -> set[dt.date]:
-    """Days that a live run is at work on, or waits for, in whatever dataset: of a gap it may be the first."""
+    """Days that a live run is working on, or waits for, in any dataset: it may be the first run of a gap."""
     tags = {LIVE_TAG: "true", PARTITION_NAME_TAG: [day.isoformat() for day in days]}
     runs = instance.get_runs(dg.RunsFilter(tags=tags, statuses=NOT_FINISHED_STATUSES)) if days else ()
     return {dt.date.fromisoformat(run.tags[PARTITION_NAME_TAG]) for run in runs}
@@ -236,7 +236,7 @@ def _name(late: LateDay) -> str:
 
 def _request(late: LateDay, job: UnresolvedAssetJobDefinition, failed: int) -> dg.RunRequest:
     return dg.RunRequest(
-        # Dagster takes each key once.
+        # Dagster accepts each key only once.
         run_key=f"{_name(late)}:{failed}" if failed else _name(late),
         job_name=job.name,
         partition_key=late.day.isoformat(),

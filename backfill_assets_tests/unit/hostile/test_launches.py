@@ -117,7 +117,7 @@ def test_no_bomb_in_a_file_goes_off(bomb: str, sales: Dataset) -> None:
     ("tag", "message"),
     [
         ("[" * 100_000, "is not JSON"),
-        ('{"amount": "any", "amount": "-50%"}', "a key stands there twice"),
+        ('{"amount": "any", "amount": "-50%"}', "a key appears twice"),
         ("a\0b.yaml", "must name a .yaml file below"),
         ("loop.yaml", "must name a .yaml file below"),
         (

@@ -87,7 +87,7 @@ def test_a_tag_that_cannot_be_used_is_refused_with_the_reason(
 
 
 def test_two_contracts_for_one_launch_are_refused(dataset: Dataset) -> None:
-    with pytest.raises(ContractError, match="give one"):
+    with pytest.raises(ContractError, match="give only one"):
         contract_of(_launch({"amount": "-50%"}, tag='{"amount": "-50%"}'), [dataset])
 
 

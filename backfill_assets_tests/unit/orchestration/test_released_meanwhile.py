@@ -83,6 +83,6 @@ def test_a_backfill_that_found_some_days_built_elsewhere_opens_no_unit_for_the_r
     )
     refused = materialize(house, "sales/shadow", "totals/shadow", tags={BACKFILL_TAG: "twin"}, ended="twin")
     assert f"unit {unit.id} has released sales {D1}..{D2}" in refused
-    assert "backfill twin was at work" in refused
-    assert "launch the same days once more" in refused
+    assert "backfill twin was working" in refused
+    assert "launch the same days again" in refused
     assert [u.id for u in house.world.ledger.units()] == [unit.id]

@@ -23,7 +23,7 @@ D1, D2, D3 = day(1), day(2), day(3)
 def test_published_alone_is_refused_where_it_leaves_out_a_dataset_of_the_unit(house: House) -> None:
     unit = house.unit({D1: [1]})
     refused = materialize(house, "sales/published")
-    assert f"unit {unit.id} also holds totals {D1}, and a unit is released whole" in refused
+    assert f"unit {unit.id} also holds totals {D1}, and units are released completely" in refused
     assert house.world.ledger.unit(unit.id).state is UnitState.open
     assert materialize(house, "sales/published", "totals/published") == ""
     assert (house.world.content("sales"), house.world.content("totals")) == ({D1: [1]}, {D1: [1]})
@@ -32,7 +32,7 @@ def test_published_alone_is_refused_where_it_leaves_out_a_dataset_of_the_unit(ho
 def test_published_alone_is_refused_where_it_leaves_out_days_of_the_unit(house: House) -> None:
     house.unit({D1: [1], D2: [2]})
     refused = materialize(house, "sales/published", "totals/published")
-    assert f"also holds sales {D2}; totals {D2}, and a unit is released whole" in refused
+    assert f"also holds sales {D2}; totals {D2}, and units are released completely" in refused
     assert house.world.content("sales") == {}
 
 

@@ -18,11 +18,11 @@ from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.readiness import Survey
 
 _ENOUGH: Final = Decimal("0.9")
-"""The share of a change that is enough to have explained: what is left may be rounding, or another cause."""
+"""The share of a change that is enough to explain: the rest may be rounding, or another cause."""
 _PRICE: Final = 0.01
-"""What each further value has to add, so that one store comes before the hundred baskets that were bought in it."""
+"""What each further value must add, so that one store ranks before the hundred baskets that were bought in it."""
 _TELLING: Final = 0.1
-"""The least excess of a cause that is worth a sentence."""
+"""The minimum excess of a cause that is worth reporting."""
 _NAMED: Final = 3
 
 
@@ -40,7 +40,7 @@ class Cause:
 
     @property
     def excess(self) -> float:
-        """How much more these values explain than a change that is spread evenly over the rows would make them; up to 1."""
+        """How much more these values explain than in a change that is spread evenly over the rows; up to 1."""
         return self.explained - self.of_rows
 
 
@@ -59,7 +59,7 @@ class Attribution:
 
     def __str__(self) -> str:
         if not self.causes or self.causes[0].excess < _TELLING:
-            return f"the {self.measure} change is spread over the rows; no dimension tells where it is from"
+            return f"the {self.measure} change is spread over the rows; no dimension explains it"
         first = self.causes[0]
         named, rest = first.values[:_NAMED], len(first.values) - _NAMED
         parts = [*named, f"{rest} more"] if rest > 0 else [*named]
@@ -87,12 +87,12 @@ def attribute(comparisons: Iterable[DayComparison]) -> tuple[Attribution, ...]:
       that cancel out in the sum are found as well, and every share lies between 0 and 1.
     - Surprise is the share of the change less the share of the rows (`Cause.excess`), not the Jensen-Shannon divergence from
       a forecast: a correction has none, and people can read percentages of rows. A value that explains no more than its rows
-      would is not surprising. Where no value of a dimension is, the largest speak for it.
+      would is not surprising. If no value of a dimension is surprising, its largest are proposed.
     - A proposal ends at 90 % rather than 67 %, since a faulty computation is rarely a matter of chance. A threshold per value
       (there 10 %) would hide an error in twenty stores; instead each value beyond the first lowers the rank by one percent point.
 
-    Of each day only values that make up a percent of its change are known: no more than that is missing from any value.
-    Figures that are no finite numbers count as nothing; a measure that did not move is left out.
+    Each day records only values that make up one percent of its change or more: at most that is missing from any value.
+    Figures that are not finite count as zero; a measure that did not move is left out.
     """
     of_dataset: dict[str, list[DayComparison]] = {}
     for one in sorted(comparisons, key=lambda c: (c.dataset, c.day, c.attempt)):
@@ -108,35 +108,35 @@ def attribute(comparisons: Iterable[DayComparison]) -> tuple[Attribution, ...]:
     return tuple(found)
 
 
-def _causes(days: Iterable[DayComparison], measure: str, whole: _Sum) -> tuple[Cause, ...]:
+def _causes(days: Iterable[DayComparison], measure: str, overall: _Sum) -> tuple[Cause, ...]:
     sums: dict[str, dict[str, _Sum]] = {}
     for day in days:
         for share in day.shares:
             one = sums.setdefault(share.dimension, {}).setdefault(share.value, _Sum())
             one.moved += _finite(share.moved.get(measure))
             one.of += share.of
-    causes = [_cause(dimension, values, whole) for dimension, values in sums.items()]
+    causes = [_cause(dimension, values, overall) for dimension, values in sums.items()]
     return tuple(sorted(causes, key=_rank))
 
 
 def _rank(cause: Cause) -> tuple[bool, float, int, str]:
-    # All rows together explain everything, and nothing.
+    # A cause that covers all rows explains everything, and so nothing.
     worth = cause.excess - _PRICE * (len(cause.values) - 1)
     return cause.of_rows >= 1, -worth, len(cause.values), cause.dimension
 
 
-def _cause(dimension: str, values: Mapping[str, _Sum], whole: _Sum) -> Cause:
+def _cause(dimension: str, values: Mapping[str, _Sum], overall: _Sum) -> Cause:
     moved = {value: one for value, one in values.items() if one.moved > 0}
-    surprising = {v: one for v, one in moved.items() if one.moved * whole.of > whole.moved * one.of}
+    surprising = {v: one for v, one in moved.items() if one.moved * overall.of > overall.moved * one.of}
     chosen: list[str] = []
     taken = _Sum()
     for value, one in sorted((surprising or moved).items(), key=lambda item: (-item[1].moved, item[1].of, item[0])):
-        if taken.moved >= _ENOUGH * whole.moved:
+        if taken.moved >= _ENOUGH * overall.moved:
             break
         chosen.append(value)
         taken = _Sum(taken.moved + one.moved, taken.of + one.of)
-    of_rows = min(1.0, taken.of / whole.of) if whole.of else 1.0
-    return Cause(dimension, tuple(chosen), min(1.0, float(taken.moved / whole.moved)), of_rows)
+    of_rows = min(1.0, taken.of / overall.of) if overall.of else 1.0
+    return Cause(dimension, tuple(chosen), min(1.0, float(taken.moved / overall.moved)), of_rows)
 
 
 def _finite(value: Decimal | None) -> Decimal:
@@ -144,7 +144,7 @@ def _finite(value: Decimal | None) -> Decimal:
 
 
 def _percent(share: float) -> str:
-    # Nothing that is not whole may look as if it were.
+    # What is not exactly 0 % or 100 % must not look as if it were.
     if 0 < share < 0.01:  # noqa: PLR2004 - the least that is shown
         return "under 1 %"
     return f"{share * 100:.0f} %" if share == 1 or share <= 0.99 else "over 99 %"  # noqa: PLR2004 - the most
@@ -154,8 +154,8 @@ def _percent(share: float) -> str:
 class Reach:
     """Which files a release touches: those of its days, and no other.
 
-    `removed` and `added` count files; `outside` counts the files of other days, `altered` names those of these days that
-    are not the very same before and after. `held` is none where nobody can tell any more.
+    `removed` and `added` count files; `outside` counts the files of other days. `altered` names other days whose files
+    changed, and own days with other files than they should have. `held` is None if that can no longer be determined.
     """
 
     dataset: str
@@ -179,7 +179,7 @@ def planned_reach(tables: Mapping[str, PublishedTable], survey: Survey) -> tuple
 
 
 def made_reach(tables: Mapping[str, PublishedTable], record: ReleaseRecord) -> Reach | None:
-    """What a release has touched: its version of the table against the one before it; none if it was never committed."""
+    """The files that a release touched: its table version against the previous one; None if it was never committed."""
     manifest, version = record.manifest, record.version
     table = tables.get(manifest.dataset)
     if table is None or version is None:
@@ -189,7 +189,7 @@ def made_reach(tables: Mapping[str, PublishedTable], record: ReleaseRecord) -> R
     try:
         before, after = table.at(version - 1), table.at(version)
     except TimeTravelError as error:
-        words += f"; whether it left all else alone cannot be told any more: {error}"
+        words += f"; it is no longer possible to check whether other files are unchanged: {error}"
         return replace(_reach(manifest, {}), held=None, words=words)
     days = frozenset(swap.day for swap in manifest.days)
     outside = {day: files for day, files in after.items() if day not in days}
@@ -241,7 +241,7 @@ def _swapped(swaps: Sequence[DaySwap]) -> str:
 def _kept(outside: FilesByDay) -> str:
     count = sum(len(files) for files in outside.values())
     if not count:
-        return "There is no file of another day, so none is"
+        return "No other day has files: other days are"
     return (
         f"The {number_of(count, 'file')} of the {number_of(len(outside), 'other day')} {'is' if count == 1 else 'are'}"
     )
@@ -249,8 +249,8 @@ def _kept(outside: FilesByDay) -> str:
 
 def _outside(outside: FilesByDay, altered: Sequence[dt.date]) -> str:
     if altered:
-        return f"outside of its days, {format_days(altered, most=3)} are not the same before and after."
+        return f"outside of its days, {format_days(altered, most=3)} differ before and after."
     count = sum(len(files) for files in outside.values())
     if not count:
-        return "there is no file of another day."
-    return f"the {number_of(count, 'file')} of the {number_of(len(outside), 'other day')} are the very same."
+        return "no other day has files."
+    return f"the {number_of(count, 'file')} of the {number_of(len(outside), 'other day')} are unchanged."

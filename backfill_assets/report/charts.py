@@ -44,26 +44,26 @@ _STATES: Final[Mapping[DayState, tuple[str, str]]] = {
     DayState.stale: ("var(--stale)", "~"),
     DayState.failed: ("var(--bad)", "✕"),
 }
-"""Colour and sign of each state: the sign tells them apart without the colour."""
+"""Colour and sign of each state: the sign distinguishes them without the colour."""
 
 
 def finished(chart: Chart, rows: Mapping[str, Rows]) -> Spec:
     """The specification of a chart over named rows, in the page's own colours and as wide as the page lets it be."""
     spec: dict[str, Any] = chart.properties(width="container").to_dict()
-    # It names an address, and nothing may look as if the page needed a network.
+    # It contains an address, and the page must not look as if it needed a network.
     spec.pop("$schema", None)
-    # Not through Altair, which would look at each row, and repeat all of them in every layer.
+    # Not through Altair, which would check each row, and repeat all of them in every layer.
     spec["datasets"] = rows
     return spec | {"autosize": {"type": "fit-x", "contains": "padding"}, "background": "transparent", "config": _CONFIG}
 
 
 def over(name: str) -> alt.Chart:
-    """A chart over rows of that name."""
+    """A chart over rows with this name."""
     return alt.Chart(alt.NamedData(name=name))
 
 
 def charts_of(review: Review, drawn: Sequence[Series]) -> Mapping[str, Spec]:
-    """All charts of a review by the names that its template gives to their places; `drawn` are the metrics that have some."""
+    """All charts of a review by their names in its template; `drawn` are the metrics that have charts."""
     charts: dict[str, Spec | None] = {}
     for number, series in enumerate(drawn):
         charts[f"metric-{number}"] = metric_chart(series, review.seams)
@@ -76,7 +76,7 @@ def charts_of(review: Review, drawn: Sequence[Series]) -> Mapping[str, Spec]:
 
 
 def metric_chart(series: Series, seams: Sequence[Seam]) -> Spec:
-    """A metric over time: as it was, as it would be, the expected band; range, seams, live and failed days marked."""
+    """A metric over time: old, new, and the expected band; range, seams, live and failed days are marked."""
     points = [_row(point) for point in thinned(series.points)]
     inside = [point.day for point in series.points if point.inside]
     marks: dict[str, Rows] = {
@@ -103,7 +103,7 @@ def metric_chart(series: Series, seams: Sequence[Seam]) -> Spec:
 
 
 def change_chart(series: Series) -> Spec | None:
-    """The relative change of each day in percent, and the expected band; none where no day has anything to compare with."""
+    """The relative change of each day in percent, and the expected band; None if no day can be compared."""
     rows = [_relative(point) for point in thinned(series.points) if point.inside]
     if not any("c" in row for row in rows):
         return None
@@ -123,7 +123,7 @@ def change_chart(series: Series) -> Spec | None:
 
 
 def spread_chart(series: Series) -> Spec | None:
-    """How the days' relative changes are spread, in percent; none where they are all the same, which the table says."""
+    """How the days' relative changes are spread, in percent; None if they are all the same, which the table shows."""
     found = [(float(point.change) * 100, point.passed) for point in series.points if point.change is not None]
     low, high = min((value for value, _ in found), default=0.0), max((value for value, _ in found), default=0.0)
     if high - low < _SAME:
@@ -140,7 +140,7 @@ def spread_chart(series: Series) -> Spec | None:
     chart = over("bins").mark_rect(stroke="var(--paper)", strokeWidth=0.5).encode(
         x=alt.X("a:Q", title="change in percent", scale=alt.Scale(zero=False), axis=alt.Axis(format="+~r")),
         x2="b:Q",
-        # One day among hundreds has to be seen.
+        # One day among hundreds must be visible.
         y=alt.Y("c:Q", title="days", scale=alt.Scale(type="symlog"), axis=alt.Axis(values=[0, 1, 10, 100, 1000])),
         y2="z:Q",
         color=alt.Color("k:N", title=None, scale=_BAND_COLOURS, legend=alt.Legend(orient="top", columnPadding=24)),
@@ -153,7 +153,7 @@ def spread_chart(series: Series) -> Spec | None:
 
 
 def calendar_chart(days: Sequence[ReviewedDay]) -> Spec:
-    """A calendar of one dataset: a year below the other, a column per week, a cell per day, coloured and signed by state."""
+    """A calendar of one dataset, year below year: a column per week, a cell per day, coloured and signed by state."""
     years = sorted({day.day.year for day in days})
     states = [state for state in DayState if any(day.state is state for day in days)]
     order = [f"{year} {weekday}" for year in years for weekday in range(_WEEK + 1)]
@@ -263,7 +263,7 @@ _CONFIG: Final[Mapping[str, Any]] = {
     "legend": {"labelColor": "var(--ink)", "titleColor": "var(--ink)", "labelFontSize": 11},
 }  # fmt: skip
 
-_TOLD: Final = frozenset(
+_SHOWN_ACTIONS: Final = frozenset(
     {
         Action.launched,
         Action.waits,
@@ -280,11 +280,11 @@ _LANE: Final = 22
 
 
 def timeline_chart(batches: Sequence[Attempt], journal: Sequence[JournalEntry]) -> Spec | None:
-    """Batches as bars, one lane for those that run at once; waits as open bars before them; none without a batch."""
+    """Batches as bars, one lane for those that run at once; waits as open bars before them; None without a batch."""
     if not batches:
         return None
     bars = _bars(batches)
-    events = [{"t": _text(e.at), "e": e.action.value, "w": e.reason} for e in journal if e.action in _TOLD]
+    events = [{"t": _text(e.at), "e": e.action.value, "w": e.reason} for e in journal if e.action in _SHOWN_ACTIONS]
     colours = alt.Scale(
         domain=["done", "running", "failed", "lost", "waited"],
         range=["var(--good)", "var(--new)", "var(--bad)", "var(--stale)", "transparent"],
@@ -333,7 +333,7 @@ def _bars(batches: Sequence[Attempt]) -> list[dict[str, object]]:
             "d": format_days(batch.days, most=2),
         }
         if batch.waited:
-            took = f"{batch.waited.total_seconds():.0f} s before the gate"
+            took = f"{batch.waited.total_seconds():.0f} s waiting for the gate"
             bars.append({**common, "a": _text(begin), "b": _text(batch.started_at), "s": "waited", "w": took})
         took = f"{(end - batch.started_at).total_seconds():.0f} s"
         bars.append({**common, "a": _text(batch.started_at), "b": _text(end), "s": batch.state.value, "w": took})

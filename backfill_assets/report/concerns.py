@@ -18,7 +18,7 @@ _FAR: Final = 1000
 
 @dataclass(frozen=True)
 class Concern:
-    """One thing that one check found wrong with one day; without a day where it is about all of them.
+    """One problem that one check found on one day; without a day if it is about all of them.
 
     `blocks` says that it alone keeps the unit from being released; `sample` holds offending rows.
     """
@@ -41,7 +41,7 @@ class Worst:
     concern: Concern
     days: int
     others: int
-    """How many other checks have found something that is as bad: blocking, or else a warning."""
+    """How many other checks have found something equally bad: blocking, or else a warning."""
 
 
 def of_verdicts(
@@ -55,7 +55,7 @@ def of_verdicts(
             check = known.get((name, verdict.check))
             if verdict.passed:
                 continue
-            # Of a check that is declared no more nobody knows the kind: better too high on the list than too low.
+            # The level of a check that is no longer declared is unknown: better too high on the list than too low.
             level = Level.structural if check is None else check.level
             found.append(
                 Concern(
@@ -74,10 +74,10 @@ def of_verdicts(
 
 
 def of_unloaded(datasets: Iterable[str]) -> tuple[Concern, ...]:
-    """Datasets of a unit that are not loaded, so that nobody can say whether their days are still good."""
+    """Datasets of a unit that are not loaded, so that it is unknown whether their days still pass."""
     return tuple(
         Concern(
-            Level.structural, name, "loaded", None, "no dataset of that name", "its folder without faults", blocks=True,
+            Level.structural, name, "loaded", None, "no dataset of that name", "a valid folder", blocks=True,
             note="put its folder back, or repair its dataset.yaml",
         )
         for name in datasets
@@ -85,12 +85,12 @@ def of_unloaded(datasets: Iterable[str]) -> tuple[Concern, ...]:
 
 
 def of_seams(seams: Iterable[Seam]) -> tuple[Concern, ...]:
-    """The seams that the recomputation has brought in; they warn, since only people know what the world did that day."""
+    """The seams that the recomputation introduced; they only warn, because only people know what happened that day."""
     return tuple(
         Concern(
             Level.aggregate, seam.dataset, f"{seam.metric}_seam", seam.day,
             f"a step of {_step(seam.new_step)} from the day before ({_score(seam.new_score)})",
-            f"one as usual; it was {_step(seam.old_step)} ({_score(seam.old_score)})",
+            f"a usual step; it was {_step(seam.old_step)} ({_score(seam.old_score)})",
             blocks=False,
         )
         for seam in seams
@@ -99,12 +99,12 @@ def of_seams(seams: Iterable[Seam]) -> tuple[Concern, ...]:
 
 
 def of_certificate(certificate: Certificate, *, blocks: bool) -> tuple[Concern, ...]:
-    """What a certificate found: days that come out differently, and things that changed although nothing should."""
+    """What a certificate found: days that come out differently, and tables or days that should not have changed."""
     found = [
         Concern(
             Level.certificate, certificate.dataset, "recomputation", one.day,
             f"{in_words(one.columns) if one.columns else 'rows'} came out differently ({one.recomputation})",
-            "the same rows however and whenever they are computed", blocks, sample=one.rows,
+            "the same rows from every recomputation", blocks, sample=one.rows,
         )
         for one in certificate.disagreements
     ]  # fmt: skip
@@ -119,10 +119,10 @@ def of_certificate(certificate: Certificate, *, blocks: bool) -> tuple[Concern, 
 
 
 def of_missing_certificate(dataset: str, campaign: str) -> Concern:
-    """That a certificate which the specification requires is not there, or speaks of other evidence."""
+    """A certificate that the specification requires is missing, or is for other evidence."""
     return Concern(
         Level.certificate, dataset, "recomputation", None, "no certificate of this evidence", "one that has passed", blocks=True,
-        note=f"validation.certificate asks for it; get it with: backfill prove {campaign}",
+        note=f"validation.certificate requires it; get it with: backfill prove {campaign}",
     )  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def worst_of(concerns: Sequence[Concern]) -> Worst | None:
 
 
 def in_one_sentence(worst: Worst, days: int) -> str:
-    """The worst concern for people, without a full stop: level, check, day, found and expected; `days` are all days."""
+    """The worst concern as a sentence without full stop: level, check, day, found, expected; `days` are all days."""
     f = worst.concern
     on = f" on {worst.days:,} of {number_of(days, 'day')}, first on {f.day}" if worst.days > 1 else f" on {f.day}"
     note = f" ({f.note})" if f.note else ""
@@ -159,5 +159,5 @@ def _step(value: object) -> str:
 def _score(value: float | None) -> str:
     if value is None:
         return "no score"
-    # In a series that hardly ever moves every step is millions of times the usual one.
+    # In a series that hardly ever moves, every step is millions of times the usual one.
     return f"{value:+.1f} times the usual spread" if abs(value) < _FAR else "far beyond any usual one"

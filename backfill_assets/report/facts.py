@@ -25,7 +25,7 @@ from backfill_assets.report.concerns import Concern
 from backfill_assets.report.series import DayState, Series
 
 MOST_CHANGES: Final = 100
-"""So many of the largest changes of each measure are listed."""
+"""How many of the largest changes of each measure are listed."""
 _Known = Mapping[DatasetDay, DayEvidence]
 _Place = tuple[str, str, dt.date]
 
@@ -35,7 +35,7 @@ class ReviewSubject:
     """What was asked for, by whom and why.
 
     `specification` holds the fields of a campaign's file as JSON values, `file` is its name without a folder; both are
-    empty for a launch without one. `contract` is what was promised to change, as a launch says it. `targets` are days by dataset.
+    empty for a launch without one. `contract` is the promised change of a launch. `targets` are days by dataset.
     """
 
     campaign: str
@@ -58,7 +58,7 @@ def subject_of(unit: Unit, campaign: Campaign | None) -> ReviewSubject:
         targets=unit.targets,
         contract=tuple(unit.contract.to_plain()),
         specification=campaign.specification.to_plain() if campaign is not None else {},
-        # Its name alone: reports are sent around, and a folder tells of somebody's machine.
+        # Its name alone: reports are shared, and a folder reveals paths of a machine.
         file=Path(campaign.file).name if campaign is not None else "",
     )
 
@@ -154,7 +154,7 @@ class Largest:
 
 
 def largest_changes(comparisons: Iterable[DayComparison]) -> tuple[Largest, ...]:
-    """The largest changes of each measure over all days, those first that are no number."""
+    """The largest changes of each measure over all days; changes that are not a number come first."""
     found: dict[tuple[str, str], list[RowChange]] = defaultdict(list)
     for comparison in comparisons:
         for change in comparison.largest:
@@ -178,14 +178,14 @@ def judged_seams(evidence: _Known) -> Mapping[_Place, Seam]:
 
 
 def place_of(seam: Seam) -> _Place:
-    """What tells one step from another."""
+    """What distinguishes one step from another."""
     return seam.dataset, seam.metric, seam.day
 
 
 def all_seams(series: Iterable[Series], judged: Mapping[_Place, Seam]) -> tuple[Seam, ...]:
     """The steps of every metric at the edges of the unit's days, and at month boundaries within them.
 
-    Those that no check could judge, because a neighbour had not been built yet, are told from the series.
+    Those that no check could judge, because a neighbour had not been built yet, come from the series.
     """
     old, new = _figures_by_day(), _figures_by_day()
     inside: dict[str, set[dt.date]] = defaultdict(set)
@@ -194,8 +194,8 @@ def all_seams(series: Iterable[Series], judged: Mapping[_Place, Seam]) -> tuple[
             old[one.dataset][point.day][one.metric] = point.old
             new[one.dataset][point.day][one.metric] = point.new if point.inside else point.old
             inside[one.dataset] |= {point.day} if point.inside else set()
-    told = (seam for name, days in inside.items() for seam in seams(name, old[name], new[name], places(days)))
-    found = {**{place_of(seam): seam for seam in told}, **judged}
+    computed = (seam for name, days in inside.items() for seam in seams(name, old[name], new[name], places(days)))
+    found = {**{place_of(seam): seam for seam in computed}, **judged}
     return tuple(found[place] for place in sorted(found))
 
 
@@ -241,7 +241,7 @@ def _together(days: Sequence[GoldenDay]) -> GoldenCounts:
 
 @dataclass(frozen=True)
 class Effort:
-    """What was estimated, none without a plan, and what it took; `waited` are seconds before shut gates."""
+    """The estimate (None without a plan) and the actual effort; `waited` are seconds at closed gates."""
 
     estimate: Estimate | None
     actual: Estimate
@@ -249,7 +249,7 @@ class Effort:
 
 
 def effort_of(campaign: Campaign | None, attempts: Sequence[Attempt], now: dt.datetime, price: Price | None) -> Effort:
-    """What was estimated against what it took: batches and rows as the plan counts them, seconds and bytes over all layers."""
+    """Estimated and actual effort: batches and rows as the plan counts them, seconds and bytes over all layers."""
     done = [a for a in attempts if a.state is AttemptState.done and a.layer == Layer.shadow]
     seconds = sum(attempt.spent(now).total_seconds() for attempt in attempts)
     rows, read = sum(a.rows for a in done), sum(a.bytes_read for a in attempts)
@@ -260,7 +260,7 @@ def effort_of(campaign: Campaign | None, attempts: Sequence[Attempt], now: dt.da
 
 @dataclass(frozen=True)
 class Made:
-    """A release of the unit that is true: who made it when and why, and for a rollback, what it undid."""
+    """A finalized release of the unit: who made it when and why, and for a rollback, what it undid."""
 
     release: str
     kind: str
@@ -276,7 +276,7 @@ class Made:
 
 
 def made_releases(records: Sequence[ReleaseRecord]) -> tuple[Made, ...]:
-    """The releases of a unit that are true, newest first."""
+    """The finalized releases of a unit, newest first."""
     return tuple(
         Made(
             m.release, m.kind.value, m.dataset, record.committed_at or m.created_at, m.by, record.version, len(m.days),
@@ -289,7 +289,7 @@ def made_releases(records: Sequence[ReleaseRecord]) -> tuple[Made, ...]:
 
 
 def of_reaches(reaches: Iterable[Reach]) -> tuple[Concern, ...]:
-    """Days whose files a release has changed although they are not its own, or would."""
+    """Days whose files a release has changed although it must not, or would change."""
     return tuple(
         Concern(
             Level.structural, reach.dataset, "blast_radius", day, reach.words, "only files of its own days", blocks=True

@@ -27,7 +27,7 @@ _OPEN_PROBLEMS = (DayState.failed, DayState.missing, DayState.stale)
 
 
 class Outcome(StrEnum):
-    """What the verdict comes to."""
+    """The outcome of a verdict."""
 
     ready = "ready"
     warning = "ready, with warnings"
@@ -39,7 +39,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict on a unit: what it comes to, and one sentence that says why."""
+    """The verdict on a unit: its outcome, and one sentence that says why."""
 
     outcome: Outcome
     sentence: str
@@ -47,9 +47,9 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Grounds:
-    """What a judgement rests on; `proofs` are days with a passing certificate by dataset, `golden` golden sources that agree.
+    """The grounds of a judgement; `proofs` are days with a passing certificate by dataset, `golden` agreeing sources.
 
-    `refusals` are what else keeps a campaign with good evidence from being released, `later` why not right now.
+    `refusals` are what else keeps a campaign with current evidence from being released, `later` why not right now.
     """
 
     state: UnitState
@@ -116,11 +116,11 @@ def _rolled_back(grounds: Grounds) -> str:
     last = next((made for made in grounds.releases if made.kind == "rollback"), None)
     why = f" ({last.reason})" if last is not None and last.reason else ""
     worst = worst_of(grounds.concerns)
-    besides = f"; {in_one_sentence(worst, len(grounds.days))}" if worst is not None else ""
+    extra = f"; {in_one_sentence(worst, len(grounds.days))}" if worst is not None else ""
     states = Counter(day.state for day in grounds.days)
-    days, read_again = number_of(states[DayState.rolled_back], "day"), states[DayState.rewritten]
-    since = f"; {number_of(read_again, 'day')} {DayState.rewritten.value}" if read_again else ""
-    return f"{_made(grounds, 'rollback', 'Rolled back')}{why}: readers see {days} as they were before{since}{besides}."
+    days, newer = number_of(states[DayState.rolled_back], "day"), states[DayState.rewritten]
+    since = f"; {number_of(newer, 'day')} {DayState.rewritten.value}" if newer else ""
+    return f"{_made(grounds, 'rollback', 'Rolled back')}{why}: readers see {days} as they were before{since}{extra}."
 
 
 def _made(grounds: Grounds, kind: str, verb: str) -> str:
@@ -144,7 +144,7 @@ def _good(grounds: Grounds) -> str:
 
 
 def _came_and_went(rows: Sequence[RowTotals]) -> str:
-    """How many rows came and went by key, where both happened: no metric need tell of it."""
+    """How many rows came and went by key, if both happened: metrics may not show it."""
     both = [one for one in rows if one.counts.added and one.counts.removed]
     several = len({one.dataset for one in rows}) > 1
     return ", ".join(
@@ -155,8 +155,8 @@ def _came_and_went(rows: Sequence[RowTotals]) -> str:
 
 def _proven(grounds: Grounds) -> str:
     total, missing = _count(grounds.days), sorted({day.dataset for day in grounds.days} - grounds.proofs.keys())
-    besides = f" (none of {in_words(missing)})" if missing else ""
-    return f"recomputing {sum(grounds.proofs.values()):,} of {total} gives the same rows{besides}"
+    extra = f" (none of {in_words(missing)})" if missing else ""
+    return f"recomputing {sum(grounds.proofs.values()):,} of {total} gives the same rows{extra}"
 
 
 def _passed(days: Sequence[ReviewedDay]) -> str:
@@ -169,26 +169,26 @@ def _passed(days: Sequence[ReviewedDay]) -> str:
 
 
 def _moves(series: Sequence[Series]) -> str:
-    """How far the metrics moved, those that were promised to first and percentiles last; what did not move is not named."""
+    """How far the metrics moved, promised ones first and percentiles last; metrics that did not move are not named."""
     rows = {(s.dataset, p.day): p for s in series if s.metric == ROW_COUNT for p in s.points if p.inside}
     both = {day for day, point in rows.items() if point.old and point.new}
     found = [(one.change, _moved(one, both)) for one in series if one.change is not None]
     if all(change.range is None and not how for change, how in found):
-        return "nothing was published of these days before"
+        return "nothing was published for these days before"
     several = len({change.dataset for change, _ in found}) > 1
-    told = sorted(((change, how) for change, how in found if how), key=lambda pair: not _promised(pair[0]))
-    # Percentiles say less to most people than sums: they are named where nothing else has moved.
-    named = [pair for pair in told if not is_percentile(pair[0].metric)] or told
+    moving = sorted(((change, how) for change, how in found if how), key=lambda pair: not _promised(pair[0]))
+    # Percentiles say less to most people than sums: they are named only if nothing else has moved.
+    named = [pair for pair in moving if not is_percentile(pair[0].metric)] or moving
     texts = [f"{f'{change.dataset}.' if several else ''}{change.metric} {how}" for change, how in named[:_MOST_METRICS]]
-    if len(told) > len(texts):
-        texts.append(f"{number_of(len(told) - len(texts), 'other metric')} moved within what is allowed")
+    if len(moving) > len(texts):
+        texts.append(f"{number_of(len(moving) - len(texts), 'other metric')} moved within what is allowed")
     if first := sum(not point.old and bool(point.new) for point in rows.values()):
         texts.append(f"{first:,} of {number_of(len(rows), 'day')} had no published row before")
     return "; ".join(texts) or "no metric changes"
 
 
 def _moved(series: Series, both: Collection[DatasetDay]) -> str:
-    """How a metric moved; on days that have rows in `both` versions also where no percentage tells it."""
+    """How a metric moved; on days that have rows in `both` versions also if no percentage shows it."""
     change, parts = series.change, []
     if change is not None and change.range is not None and change.range != UNCHANGED:
         parts.append(f"changes by {_shown(change.range)}{' as promised' if _promised(change) else ''}")
@@ -206,7 +206,7 @@ def is_percentile(metric: str) -> bool:
 
 
 def _shown(change: Change) -> str:
-    """A band to a hundredth of a percent, rounded outwards; one that is smaller than that as it is."""
+    """A band rounded outwards to a hundredth of a percent; a smaller one is not rounded."""
     low, high = change.low.quantize(_HUNDREDTH, ROUND_FLOOR), change.high.quantize(_HUNDREDTH, ROUND_CEILING)
     return str(change if max(abs(change.low), abs(change.high)) < _HUNDREDTH else Change(low, high))
 

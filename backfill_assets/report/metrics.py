@@ -1,4 +1,4 @@
-"""How datasets and campaigns do, in figures."""
+"""Metrics of datasets and campaigns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from backfill_assets.warehouse import OnWarehouse
 
 _HOUR: Final = 3600.0
 _BUILT: Final = Layer.shadow
-"""The layer whose batches are timed: plain launches count no others, and it ends with the checks."""
+"""The layer whose batches are timed: plain launches count no others, and its batches include the checks."""
 _OVER: Final = frozenset(
     {
         CampaignState.published, CampaignState.rolled_back, CampaignState.discarded, CampaignState.closed,
@@ -46,10 +46,10 @@ class Watermark:
     """How far a dataset is published.
 
     `newest` is the newest published day, `gap_free` the last one before the first gap, counted from the first published
-    day; both are none while nothing is published. `due` is the newest day that should be there, none before the first
-    one is. `lag_days` counts the days from `newest` to `due`, `lag_hours` since when the day after `newest` is due; both are
-    0 where nothing is late, and none while nothing is published. `gaps` are the first and the last day of each run of days
-    that `gaps_of` names.
+    day; both are None while nothing is published. `due` is the newest day that should be published, None before the
+    first. `lag_days` counts the days from `newest` to `due`, `lag_hours` the hours since the day after `newest` is due;
+    both are 0 if nothing is late, None while nothing is published. `gaps` are the first and last day of each run of
+    days that `gaps_of` names.
     """
 
     newest: dt.date | None
@@ -91,12 +91,12 @@ class LastSuccess:
 
 @dataclass(frozen=True)
 class DatasetMetrics:
-    """How a dataset does.
+    """The metrics of a dataset.
 
-    `published` counts the published days. `rows`, `duplicate_keys`, `golden_mismatches` and `failed_checks` are of those that
-    a release of this project brought, as it was checked: rows on which a golden source does not agree, and failed verdicts of
-    other checks, which did not block. `doubled_days` are those into which a file was counted that was delivered twice.
-    `open_units` are what people call them by.
+    `published` counts the published days. `rows`, `duplicate_keys`, `golden_mismatches` and `failed_checks` are of days
+    that a release of this project brought, as checked: rows that do not agree with a golden source, and failed verdicts
+    of other checks, which did not block. `doubled_days` counts days with a file that was delivered and counted twice.
+    `open_units` are their names for people.
     """
 
     dataset: str
@@ -114,23 +114,23 @@ class DatasetMetrics:
 
     @property
     def duplicate_keys_per_1000_rows(self) -> float | None:
-        """None where no published row was measured."""
+        """None if no published row was measured."""
         return self.duplicate_keys * 1000 / self.rows if self.rows else None
 
     @property
     def mismatches(self) -> int:
-        """All that reviewers let pass, or could not be told of: golden mismatches and failed checks together."""
+        """Golden mismatches plus failed checks: all that reviewers accepted, or could not see."""
         return self.golden_mismatches + self.failed_checks
 
 
 @dataclass(frozen=True)
 class CampaignMetrics:
-    """How a campaign does, as the ledger knows it.
+    """The metrics of a campaign, from the ledger.
 
-    `days_done` and `days_total` count (dataset, day). `batches_left` is what its days that are not done make at its present
-    batch size, 0 for a campaign that is over. `waiting_since` is when a run of it gave up before the gate for the first
-    time since its last batch, for `waiting_for`; none unless it waits now. `waited_hours` adds up the waits of its batches,
-    `gave_up` counts the runs that ended before a shut gate.
+    `days_done` and `days_total` count (dataset, day). `batches_left` is the number of batches for its remaining days at
+    the current batch size, 0 for a campaign that is over. `waiting_since` is when a run of it first gave up at the gate
+    since its last batch, because of `waiting_for`; None unless it waits now. `waited_hours` adds up the waits of its
+    batches, `gave_up` counts the runs that ended at a closed gate.
     """
 
     campaign: str
@@ -164,8 +164,8 @@ class Metrics:
 class Published:
     """What the metrics of a dataset are computed from.
 
-    `days` are the published ones, `standing` the release that each of them shows, as far as one does, `findings` those of
-    the evidence behind it. `records` are all finalized releases of the dataset; `units` its units with their attempts.
+    `days` are the published ones, `standing` the release that each of them shows, if any, `findings` those of its
+    evidence. `records` are all finalized releases of the dataset; `units` its units with their attempts.
     """
 
     dataset: Dataset
@@ -197,7 +197,7 @@ def dataset_metrics(published: Published, now: dt.datetime) -> DatasetMetrics:
 
 
 def watermark(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> Watermark:
-    """How far these published days go, and how far they should at an aware moment, by the dataset's own calendar."""
+    """How far these published days reach, and how far they should at an aware moment, by the dataset's calendar."""
     newest_day = dataset.newest_day(now)
     due = newest_day if newest_day >= dataset.start else None
     if not days:
@@ -214,9 +214,9 @@ def watermark(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> 
 def seconds_per_partition(
     dataset: str, units: Iterable[Unit], attempts: Iterable[Attempt]
 ) -> SecondsPerPartition | None:
-    """How long the backfills of a dataset took per partition, live runs left out; none before the first has ended.
+    """How long the backfills of a dataset took per partition, without live runs; None before the first has ended.
 
-    A batch's time is spread evenly over its days. It begins when the batch is let in, so waiting is no part of it.
+    A batch's time is spread evenly over its days. It begins when the batch is admitted, so waiting is not included.
     """
     backfills = {unit.id for unit in units if not unit.live}
     found = sorted(
@@ -232,7 +232,7 @@ def seconds_per_partition(
 def campaign_metrics(
     campaign: Campaign, state: CampaignState, done: int, attempts: Sequence[Attempt], journal: Sequence[JournalEntry]
 ) -> CampaignMetrics:
-    """The metrics of one campaign; `done` of its (dataset, day) are, `journal` is in order."""
+    """The metrics of one campaign; `done` counts its finished (dataset, day), `journal` is in order."""
     plan, waits = campaign.plan, _waits_now(campaign, attempts, journal)
     total = sum(len(days) for days in plan.targets.values())
     left = 0 if state in _OVER else total - done
@@ -251,14 +251,14 @@ def campaign_metrics(
 
 
 def days_done(days: Iterable[DatasetDay], findings: Mapping[DatasetDay, DayFindings]) -> int:
-    """How many of the (dataset, day) have evidence that passes."""
+    """How many of the (dataset, day) have passing evidence."""
     return sum(day in findings and findings[day].passed for day in days)
 
 
 def _waits_now(
     campaign: Campaign, attempts: Sequence[Attempt], journal: Sequence[JournalEntry]
 ) -> tuple[JournalEntry, ...]:
-    """The notes of runs that gave up before the gate since the campaign's last batch; none if one is at work."""
+    """The notes of runs that gave up at the gate since the campaign's last batch; none if a batch is running."""
     if campaign.phase not in WORKING or any(a.state is AttemptState.running for a in attempts):
         return ()
     begun = [entry.at for entry in journal if entry.action in {Action.launched, Action.resumed}]
@@ -298,9 +298,9 @@ def _hours(span: dt.timedelta) -> float:
 
 @dataclass(frozen=True)
 class MetricsNow(OnWarehouse):
-    """Takes the metrics; reads only, and no file of anybody's data.
+    """Takes the metrics; only reads, and no data files.
 
-    Whether something behind a campaign's days has moved since they passed is not looked at: `backfill status` does.
+    Does not check whether a campaign's days have become stale since they passed: `backfill status` does.
     """
 
     def all(self) -> Metrics:
@@ -313,7 +313,7 @@ class MetricsNow(OnWarehouse):
         )
 
     def of(self, dataset: str, days: Collection[dt.date] | None = None) -> DatasetMetrics:
-        """The metrics of one dataset; what was checked, its rows, duplicate keys and mismatches, of these days alone if named."""
+        """The metrics of one dataset; checked rows, duplicate keys and mismatches only of `days`, if given."""
         return self._dataset(dataset, self.ledger.attempts(), days)
 
     def _dataset(
@@ -343,7 +343,7 @@ class MetricsNow(OnWarehouse):
         steps = [entry.action for entry in journal if entry.action in STEPS]
         stale = steps[-1:] == [Action.stale]
         complete = done == len(days) and not stale
-        # Only here is evidence read whole: an approval is bound to its hash.
+        # Only here is the complete evidence read: an approval is bound to its hash.
         seen = complete and unit is not None and unit.state is UnitState.open
         waiting = approved(self.ledger, unit, self.ledger.evidence(unit.id)).unapproved if seen and unit else ()
         state = state_of(campaign, unit, complete=complete, approved=not waiting, stale=stale)

@@ -1,4 +1,4 @@
-"""A review as one HTML page without network, and the folder of reports."""
+"""A review as one HTML page that needs no network, and the folder of reports."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from backfill_assets.report.review import Review, review_as_json
 from backfill_assets.storage.layout import JSON, UNFINISHED
 
 MOST_CHARTS: Final = 12
-"""So many metrics are drawn: those that need a look first."""
+"""How many metrics are drawn: those that need attention come first."""
 OPEN_CHARTS: Final = 3
-"""So many of them are seen at once; the others unfold."""
+"""How many of them are open at first; the others are collapsed."""
 
 _SIGNS: Final[Mapping[Outcome, tuple[str, str]]] = {
     Outcome.ready: ("good", "✓"),
@@ -68,9 +68,9 @@ def render_index(metrics: Metrics, reports: Mapping[str, str]) -> str:
 
 def _page(template: str, charts: Mapping[str, Spec], values: Mapping[str, Any]) -> str:
     scripts = (_bundle(), _own_script()) if charts else ()
-    # With their hashes in the page's policy no other script can run, whatever somebody managed to write into it.
+    # With their hashes in the page's policy no other script can run, even if one was injected.
     hashes = [f"'sha256-{_digest(script)}'" for script in scripts]
-    # Vega compiles its expressions. A page without scripts allows none, and `'none'` may have nothing beside it.
+    # Vega compiles its expressions. A page without scripts allows none, and `'none'` must stand alone.
     sources = " ".join([*hashes, "'unsafe-eval'"]) if hashes else "'none'"
     page = _environment().get_template(template)
     return page.render(**values, charts=charts, scripts=scripts, script_sources=sources, most=tables.MOST)
@@ -89,10 +89,10 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def _bundle() -> str:
-    """The scripts that draw the charts: Vega, of the version that the charts are written for."""
+    """The scripts that draw the charts: Vega, in the version that the charts are written for."""
     version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    made = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]  # its stub knows no default
-    # A page knows no other line ends, and the hash is that of what the page says.
+    made = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]  # its stub has no default
+    # A page has no other line ends, and the hash must match the text of the page.
     return made.replace("\r", "").replace("</script", "<\\/script")
 
 
@@ -117,15 +117,15 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 @dataclass(frozen=True)
 class Reports:
-    """The folder of reports; `url` is the address under which somebody serves it, empty if nobody does."""
+    """The folder of reports; `url` is the address where it is served, empty if it is not."""
 
     folder: Path
     url: str = ""
 
     def write(self, review: Review, folder: Path | None = None) -> Path:
-        """Write the page of a review and the same as JSON beside it; the path of the page.
+        """Write the page of a review and the same as JSON; returns the path of the page.
 
-        They lie in a folder of the unit, unless another one is named; both are there whole or not at all.
+        Both go to the unit's folder by default; each file is written completely or not at all.
 
         Raises:
             LayoutError: the folder cannot be written to.
@@ -136,15 +136,15 @@ class Reports:
         return _write(home / PAGE, page)
 
     def written_since(self, review: Review) -> Path | None:
-        """The page of the unit, if one was written after all of its releases; none otherwise."""
+        """The page of the unit if it was written after all of its releases; None otherwise."""
         page = self.folder / _plain(review.unit) / PAGE
         newest = max((made.at.timestamp() for made in review.releases), default=0.0)
         return page if page.is_file() and page.stat().st_mtime > newest else None
 
     def write_index(self, metrics: Metrics, units: Mapping[str, str], folder: Path | None = None) -> Path:
-        """Write the page of all datasets and campaigns, and the same as JSON; the path of the page.
+        """Write the page of all datasets and campaigns, and the same as JSON; returns the path of the page.
 
-        `units` says by campaign, release and unit which unit's report is about it; those without a report have no link.
+        `units` maps each campaign, release and unit to the unit whose report covers it; those without one get no link.
 
         Raises:
             LayoutError: the folder cannot be written to.
@@ -155,7 +155,7 @@ class Reports:
         return _write(home / PAGE, render_index(metrics, links))
 
     def address(self, page: Path) -> str:
-        """The address of a page below the served folder; empty if nobody serves it."""
+        """The address of a page below the served folder; empty if it is not served."""
         if not self.url or not page.is_relative_to(self.folder):
             return ""
         return f"{self.url.rstrip('/')}/{quote(page.relative_to(self.folder).as_posix())}"
@@ -178,7 +178,7 @@ def _write(path: Path, text: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=UNFINISHED, delete=False) as file:
             file.write(text)
-        # A private file until here: whoever serves the folder has to be able to read it.
+        # The file is private until here, and the web server must be able to read it.
         Path(file.name).chmod(0o644)
         Path(file.name).replace(path)
     except OSError as error:

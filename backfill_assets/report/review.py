@@ -1,4 +1,4 @@
-"""Reviews: all that the ledger and the Delta logs know of a unit, for whoever says yes or no to its release."""
+"""Reviews: all that the ledger and the Delta logs know about a unit, for the person who decides on its release."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from backfill_assets.warehouse import OnWarehouse
 
 @dataclass(frozen=True)
 class Proof:
-    """A certificate that speaks of the evidence, with its verdict and its hash."""
+    """A certificate of the reviewed evidence, with its verdict and its hash."""
 
     certificate: Certificate
     hash: str
@@ -72,7 +72,7 @@ class Proof:
 class Review:
     """The review of a unit at one moment.
 
-    `evidence` is the hash of all its evidence, `pending` that of what waits for an approval (empty if nothing does).
+    `evidence` is the hash of all its evidence, `pending` that of evidence that waits for approval (empty if none).
     """
 
     unit: str
@@ -100,21 +100,21 @@ class Review:
 
     @property
     def name(self) -> str:
-        """What people call it: the campaign, otherwise the unit."""
+        """Its name for people: the campaign, otherwise the unit."""
         return self.subject.campaign or self.unit
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """The names of all datasets that it is about."""
+        """The names of all datasets that it covers."""
         return tuple(sorted({day.dataset for day in self.days}))
 
 
 @dataclass(frozen=True)
 class Reviews(OnWarehouse):
-    """Writes reviews; reads only.
+    """Creates reviews; only reads.
 
-    `price` is what an hour of batch time costs, if anybody has said so; `obstacles` tells what keeps a campaign of which
-    all evidence is good from being released.
+    `price` is what an hour of batch time costs, if known; `obstacles` returns what keeps a campaign with passing,
+    current evidence from being released.
     """
 
     publisher: Publisher
@@ -126,7 +126,7 @@ class Reviews(OnWarehouse):
 
         Raises:
             CampaignError: the campaign has not been launched, so that there is nothing to review.
-            UnitError: there is no campaign, no unit and no release of that name.
+            UnitError: no campaign, no unit and no release has this name.
         """
         return _Reviewing(self, self.ledger.unit(self._unit_of(target))).review()
 
@@ -135,12 +135,12 @@ class Reviews(OnWarehouse):
             return self.ledger.unit(target).id
         with suppress(UnitError):
             return self.ledger.release(target).manifest.unit
-        # Last, for all plans have to be read.
+        # Last, because all plans must be read.
         for campaign in self.ledger.campaigns():
             if campaign.id == target:
                 if not campaign.unit:
                     raise CampaignError(
-                        f"campaign {target} has not been launched, so nothing of it can be reviewed yet; see its plan with: "
+                        f"campaign {target} has not been launched, so there is nothing to review yet; see its plan: "
                         f"backfill status {target}"
                     )
                 return campaign.unit
@@ -157,7 +157,7 @@ class _Reviewing:
     unit: Unit
 
     def review(self) -> Review:
-        """All of it."""
+        """The complete review."""
         unit, ledger, now = self.unit, self.reviews.ledger, self.reviews.clock.now()
         campaign, attempts, made = self.campaign, ledger.attempts(unit.id), made_releases(self.records)
         rows, golden = row_totals(self.evidence), agreements(self.evidence)
@@ -197,7 +197,7 @@ class _Reviewing:
             reaches=self.reaches,
             releases=made,
             commands=commands_for(
-                unit, (self._whole, self.pending), self._undoable, refused=bool(self.obstacles.refusals)
+                unit, (self._releasable, self.pending), self._undoable, refused=bool(self.obstacles.refusals)
             ),
         )
 
@@ -208,12 +208,12 @@ class _Reviewing:
 
     @cached_property
     def survey(self) -> Survey | None:
-        """What a release would look at, while there may be one."""
+        """What a release would check, while a release is possible."""
         return self.reviews.publisher.survey(self.unit.id) if self._waits and not self._unloaded else None
 
     @cached_property
     def obstacles(self) -> Obstacles:
-        """What else keeps a campaign with good evidence from being released."""
+        """What else keeps a campaign with passing, current evidence from being released."""
         campaign, survey = self.campaign, self.survey
         if campaign is None or survey is None or survey.blockers:
             return Obstacles()
@@ -221,7 +221,7 @@ class _Reviewing:
 
     @cached_property
     def shown(self) -> Mapping[str, PublishedBeside]:
-        """What readers see of each dataset that is loaded."""
+        """What readers see of each loaded dataset."""
         tables, ledger = self.reviews.tables, self.reviews.ledger
         return {
             name: PublishedBeside(ledger, tables[name], name, self.unit) for name in self.unit.targets if name in tables
@@ -258,7 +258,7 @@ class _Reviewing:
 
     @cached_property
     def reaches(self) -> tuple[Reach, ...]:
-        """What was touched by the releases of the unit; of one that is not released, what would be."""
+        """What the releases of the unit touched, or what a release of it would touch."""
         tables = self.reviews.tables
         if self.unit.state is UnitState.open and self.survey is not None:
             return planned_reach(tables, self.survey)
@@ -267,13 +267,13 @@ class _Reviewing:
 
     @cached_property
     def proofs(self) -> tuple[Proof, ...]:
-        """The certificate of each dataset that speaks of this evidence."""
+        """The certificate of this evidence for each dataset."""
         found = standing_certificates(self.reviews.ledger.certificates(unit=self.unit.id), self.evidence)
         return tuple(Proof(one, one.hash, one.passed) for one in found.values())
 
     @cached_property
     def concerns(self) -> tuple[Concern, ...]:
-        """Whatever speaks against the unit."""
+        """Everything that speaks against the unit."""
         datasets = self.reviews.definitions
         checks = {name: checks_of(datasets[name]) for name in self.unit.targets if name in datasets}
         judged = judged_seams(self.evidence)
@@ -283,7 +283,7 @@ class _Reviewing:
         )
         waits = self.unit.state is UnitState.open
         certified = [c for p in self.proofs for c in of_certificate(p.certificate, blocks=required and waits)]
-        if required and waits and self._whole:
+        if required and waits and self._releasable:
             proven = {proof.certificate.dataset for proof in self.proofs}
             certified += [of_missing_certificate(n, self.unit.campaign) for n in self.unit.targets if n not in proven]
         unloaded = of_unloaded(self._unloaded) if self._waits else ()
@@ -292,14 +292,14 @@ class _Reviewing:
 
     @cached_property
     def pending(self) -> str:
-        """The hash of what waits for an approval; empty where nothing does, or nothing could be approved."""
-        if not self._whole or not self.unit.campaign:
+        """The hash of the evidence that waits for approval; empty if none does, or if none could be approved."""
+        if not self._releasable or not self.unit.campaign:
             return ""
         return approved(self.reviews.ledger, self.unit, self.evidence).pending if self._approval_needed else ""
 
     @cached_property
     def campaign(self) -> Campaign | None:
-        """The campaign behind the unit."""
+        """The unit's campaign."""
         return self.reviews.ledger.campaign_of(self.unit.id)
 
     @property
@@ -317,7 +317,7 @@ class _Reviewing:
         return tuple(r.manifest.release for r in self.records if r.manifest.release in undoable)
 
     @property
-    def _whole(self) -> str:
+    def _releasable(self) -> str:
         """The hash of evidence that can be released as it is."""
         return self.survey.hash if self.survey is not None and not self.survey.blockers else ""
 
@@ -331,9 +331,9 @@ class _Reviewing:
 
 
 def as_plain(review: Review) -> dict[str, object]:
-    """All of it as JSON values, but for the machines that the batches ran on, since reports are sent around.
+    """The review as JSON values, without the machines that ran the batches, because reports are shared.
 
-    A number that is none is the text `nan`, `inf` or `-inf`.
+    A number that is not finite is the text `nan`, `inf` or `-inf`.
     """
     found = {field.name: _finite(plain(getattr(review, field.name))) for field in fields(review)}
     batches = [{name: value for name, value in vars(one).items() if name != "worker"} for one in review.batches]
@@ -341,7 +341,7 @@ def as_plain(review: Review) -> dict[str, object]:
 
 
 def review_as_json(review: Review) -> str:
-    """All of it as JSON text."""
+    """The review as JSON text."""
     return json.dumps(as_plain(review), ensure_ascii=False, allow_nan=False)
 
 

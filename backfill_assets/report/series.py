@@ -1,4 +1,4 @@
-"""Metrics day by day: as was, as would be, as expected, and what has changed so far."""
+"""Metrics day by day: old, new and expected values, and the change so far."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from backfill_assets.evidence.basis import effective
 from backfill_assets.ledger.open import Ledger
 
 MOST_POINTS: Final = 2_500
-"""Of more days a chart shows means over weeks."""
+"""With more days, a chart shows weekly means."""
 _SHOWN: Final = Decimal("1e-6")
 _LARGE: Final = Decimal(10) ** 12
-"""From here on digits after the point mean nothing, and rounding to them would not fit."""
+"""From here on decimals mean nothing, and rounding to them would overflow."""
 
 
 @dataclass(frozen=True)
 class MetricChange:
-    """How far a metric has moved over `days` days, and what was promised on them, each with where it stands.
+    """How far a metric has moved over `days` days, and what was promised for them, each with its source.
 
-    `range` is none where no day had anything to compare with. Its edges are rounded outwards, to 0.0001 %.
+    `range` is None if no day had anything to compare with. Its edges are rounded outwards, to 0.0001 %.
     """
 
     dataset: str
@@ -53,11 +53,11 @@ class MetricChange:
 
 @dataclass(frozen=True)
 class Point:
-    """A metric on one day. Days outside of the unit, `inside` false, have only what is published of them, as `old`.
+    """A metric on one day. Days outside of the unit, `inside` false, have only their published figure, as `old`.
 
-    `source` is the figure of what the day was built from; `low` and `high` are the band that was expected, none where
-    anything goes; `change` is relative (-0.5 is -50 %), none where there is nothing to compare; `passed` is the verdict of
-    the metric's check; `live` says that the live pipeline has published the day since the unit was opened.
+    `source` is the figure of what the day was built from; `low` and `high` are the band that was expected, None if
+    any value is allowed; `change` is relative (-0.5 is -50 %), None if nothing can be compared; `passed` is the verdict
+    of the metric's check; `live` says that the live pipeline has published the day since the unit was opened.
     """
 
     day: dt.date
@@ -74,7 +74,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """A metric of a dataset over the days of a unit and its neighbours, in order, with how far it has moved in all.
+    """A metric of a dataset over the days of a unit and its neighbours, in order, with its change over all of them.
 
     `adds_up` says that figures of several days may be added, as those of sums and counts of rows may.
     """
@@ -121,10 +121,10 @@ def metric_changes(evidence: Iterable[DayEvidence]) -> tuple[MetricChange, ...]:
 
 
 def relative(old: Decimal | None, new: Decimal | None) -> Decimal | None:
-    """The relative change of a figure (-0.5 is -50 %); none where there is nothing to compare."""
+    """The relative change of a figure (-0.5 is -50 %); None if there is nothing to compare."""
     if old is None or new is None or not old.is_finite() or not new.is_finite() or not old:
         return None
-    # What sums of floating-point numbers differ by is no change.
+    # Rounding differences between sums of floating-point numbers are no change.
     return _rounded((new - old) / old, ROUNDING, ROUND_HALF_EVEN)
 
 
@@ -140,7 +140,7 @@ def _rounded(value: Decimal, step: Decimal, how: str) -> Decimal:
 
 @dataclass(frozen=True)
 class NeighbouringDays:
-    """What is around a unit's days: published figures of other days, and the days that live runs have published since."""
+    """The days around a unit's days: published figures of other days, and days that live runs have published since."""
 
     figures: Mapping[dt.date, Figures]
     live: frozenset[dt.date]
@@ -149,7 +149,7 @@ class NeighbouringDays:
 def series_of(
     dataset: Dataset, evidence: Mapping[dt.date, DayEvidence], contract: Contract, around: NeighbouringDays
 ) -> tuple[Series, ...]:
-    """The series of every metric of a dataset, in the order of its metrics; `contract` is what was promised of it."""
+    """The series of every metric of a dataset, in the order of its metrics; `contract` is what was promised for it."""
     measured = {day: one for day, one in sorted(evidence.items()) if one.verdicts}
     changes = {change.metric: change for change in metric_changes(measured.values())}
     return tuple(
@@ -186,7 +186,7 @@ def _points(
 
 
 def thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """The points of a chart: all of them, or where there are too many, the mean of each week."""
+    """The points of a chart: all of them, or if there are too many, the mean of each week."""
     if len(points) <= MOST_POINTS:
         return points
     weeks: dict[tuple[bool, dt.date], list[Point]] = {}
@@ -209,12 +209,12 @@ def _mean_of(values: Sequence[Decimal | None]) -> Decimal | None:
 
 
 CONTEXT: Final = dt.timedelta(days=60)
-"""How far before and after a unit's days its neighbours are shown: enough steps to tell a usual one."""
+"""How far before and after a unit's days its neighbours are shown: enough steps to know a usual one."""
 
 
 @dataclass(frozen=True)
 class PublishedBeside:
-    """What readers see of one dataset now, beside a unit's days; reads only."""
+    """What readers see of one dataset now, in and around a unit's days; only reads."""
 
     ledger: Ledger
     table: PublishedTable
@@ -228,7 +228,7 @@ class PublishedBeside:
 
     @cached_property
     def records(self) -> Sequence[ReleaseRecord]:
-        """The releases of the dataset that are true, newest first."""
+        """The finalized releases of the dataset, newest first."""
         return self.ledger.releases(self.dataset, states={ReleaseState.finalized})
 
     @cached_property
@@ -237,7 +237,7 @@ class PublishedBeside:
 
     @cached_property
     def standing(self) -> Mapping[dt.date, Manifest]:
-        """The publication of each day that has not been rolled back, as `effective` has it."""
+        """The publication of each day that has not been rolled back; see `effective`."""
         return effective(self.records)
 
     def undoable(self, now: dt.datetime) -> frozenset[str]:
@@ -254,7 +254,7 @@ class PublishedBeside:
 
     @cached_property
     def origins(self) -> Mapping[dt.date, tuple[Manifest, DaySwap]]:
-        """The publication that each day shows, and what it did to it; days that show what none has brought lack."""
+        """The publication that each day shows, and what it did to the day; days with other content are left out."""
         swaps = {m.release: {swap.day: swap for swap in m.days} for m in self.standing.values()}
         found = {day: (manifest, swaps[manifest.release][day]) for day, manifest in self.standing.items()}
         return {
@@ -278,7 +278,7 @@ class PublishedBeside:
         return NeighbouringDays(self._figures(days), self.live)
 
     def became(self) -> Mapping[DatasetDay, DayState]:
-        """What readers see of each of the unit's days, once it was published."""
+        """What readers see of each of the unit's days after it was published."""
         undone: dict[dt.date, int] = {}
         for record in reversed(self.records):
             manifest = record.manifest
@@ -290,12 +290,12 @@ class PublishedBeside:
         manifest, _ = self.origins.get(day, (None, None))
         if manifest is not None and manifest.unit == self.unit.id:
             return DayState.published
-        # What lies under a rollback is older than it; a day without a file shows what no release has brought.
+        # What a rollback restored is older than the rollback; a day without a file shows no release.
         untouched = self._numbers[manifest.release] < undone if manifest and undone else not self.files.get(day)
         return DayState.rolled_back if undone is not None and untouched else DayState.rewritten
 
     def _figures(self, days: Collection[dt.date]) -> Mapping[dt.date, Figures]:
-        """What was measured when each day was published; of a day of which that is not known only the number of rows."""
+        """What was measured when each day was published; only the number of rows if that is unknown."""
         by_unit: dict[str, list[dt.date]] = defaultdict(list)
         for day in days:
             if day in self.origins:

@@ -24,7 +24,7 @@ from backfill_assets.report.series import DayState, Point, Series
 
 _Row = TypeVar("_Row")
 MOST: Final = 100
-"""So many rows of a list are on the page."""
+"""How many rows of a list are on the page."""
 _GOOD: Final = frozenset({DayState.published, DayState.passed})
 
 
@@ -44,7 +44,7 @@ def listed(rows: Iterable[_Row], most: int = MOST) -> Listed[_Row]:
 
 @dataclass(frozen=True)
 class LevelRow:
-    """How a level came out: what was looked at, how many days something was found on that blocks, and that warns."""
+    """The result of a level: what was checked, and on how many days something was found that blocks, or that warns."""
 
     level: str
     looked_at: str
@@ -62,7 +62,7 @@ class CheckRow:
 
 @dataclass(frozen=True)
 class Sums:
-    """Figures of several days added up, each none where nothing is known; `source` also where it is not known of each day."""
+    """Figures of several days added up, each None if unknown; `source` also if it is not known for every day."""
 
     old: Decimal | None = None
     new: Decimal | None = None
@@ -70,7 +70,7 @@ class Sums:
 
     @property
     def delta(self) -> Decimal | None:
-        """By how much the new days are more than the old ones; none where one of both is none or no number."""
+        """The new sum minus the old one; None if one of them is None or not finite."""
         if self.old is None or self.new is None or not self.old.is_finite() or not self.new.is_finite():
             return None
         return self.new - self.old
@@ -78,7 +78,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class MetricRow:
-    """A metric over all days: `outside` of them left the band, `apart` changed from nothing or to nothing.
+    """A metric over all days: on `outside` of them it left the band, on `apart` it changed from nothing or to nothing.
 
     `sums` are empty for metrics that cannot be added up.
     """
@@ -111,7 +111,7 @@ class MonthRow:
 
 @dataclass(frozen=True)
 class StateRow:
-    """So many days of a dataset in a state."""
+    """The days of a dataset in one state, and how many they are."""
 
     dataset: str
     state: str
@@ -120,7 +120,7 @@ class StateRow:
 
 
 def levels_of(review: Review) -> tuple[LevelRow, ...]:
-    """All levels in order, also those at which nothing was found."""
+    """All levels in order, including those at which nothing was found."""
     rows = []
     for level in Level:
         found = [f for f in review.concerns if f.level is level]
@@ -150,7 +150,7 @@ def _looked_at(review: Review, level: Level) -> str:
             )
         case Level.certificate:
             days = sum(len(proof.certificate.days) for proof in review.certificates)
-            return f"{days:,} of {len(review.days):,} days computed anew" if review.certificates else ""
+            return f"{days:,} of {len(review.days):,} days computed again" if review.certificates else ""
 
 
 def checks_of(concerns: Sequence[Concern]) -> tuple[CheckRow, ...]:
@@ -178,7 +178,7 @@ def months_of(series: Series) -> tuple[MonthRow, ...]:
 
 
 def states_of(days: Sequence[ReviewedDay]) -> tuple[StateRow, ...]:
-    """How many days are in which state, by dataset; what needs a look comes first."""
+    """How many days are in which state, by dataset; what needs attention comes first."""
     grouped: dict[tuple[str, DayState], list[dt.date]] = {}
     for day in days:
         grouped.setdefault((day.dataset, day.state), []).append(day.day)
@@ -216,9 +216,9 @@ def _month(month: str, points: Sequence[Point], series: Series) -> MonthRow:
 def _sums(points: Sequence[Point], series: Series) -> Sums:
     if not series.adds_up:
         return Sums()
-    # A sum over some of the days would be taken for that of all.
-    told = all(point.source is not None for point in points if point.new is not None)
-    source = _sum([point.source for point in points]) if told else None
+    # A sum over some of the days would look like that of all.
+    every = all(point.source is not None for point in points if point.new is not None)
+    source = _sum([point.source for point in points]) if every else None
     return Sums(_sum([point.old for point in points]), _sum([point.new for point in points]), source)
 
 
@@ -266,7 +266,7 @@ def percent(value: Decimal | float | None) -> str:
 
 def share(value: float) -> str:
     """A part of one as a percentage: 0.97 is `97 %`."""
-    return f"{value * 100:.0f} %" if value in {0, 1} or 0.01 <= value <= 0.99 else f"{value * 100:.2f} %"  # noqa: PLR2004  # between, whole percents say enough
+    return f"{value * 100:.0f} %" if value in {0, 1} or 0.01 <= value <= 0.99 else f"{value * 100:.2f} %"  # noqa: PLR2004  # between, full percents say enough
 
 
 def moment(value: dt.datetime | None) -> str:
@@ -285,7 +285,7 @@ def days(value: Iterable[dt.date]) -> str:
 
 
 def text(value: object) -> str:
-    """A plain JSON value as people would write it: a text bare, nothing as a dash, all else as JSON."""
+    """A plain JSON value for people: a text without quotes, nothing as a dash, everything else as JSON."""
     match plain(value):
         case None | "":
             return NOTHING
@@ -302,14 +302,14 @@ def text(value: object) -> str:
 
 
 def score(value: float | None) -> str:
-    """A robust z-score; how large one beyond a thousand is says nothing."""
+    """A robust z-score; beyond a thousand its size means nothing."""
     if value is None:
         return NOTHING
     return f"{value:.1f}" if abs(value) < _WHOLE else f"{'>' if value > 0 else '< -'}{_WHOLE:,}"
 
 
 def key_of(change: RowChange) -> str:
-    """The key of a changed row without its day, which stands beside it."""
+    """The key of a changed row without its day, which is shown next to it."""
     return text({column: value for column, value in change.key.items() if value != str(change.day)})
 
 

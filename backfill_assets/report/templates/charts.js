@@ -1,5 +1,5 @@
 "use strict";
-// Draws each chart when it can first be seen: one in a closed part of the page has no width yet.
+// Draws each chart when it first becomes visible: one in a closed part of the page has no width yet.
 const draw = (place) => {
   if (place.dataset.drawn || place.closest("details:not([open])")) return;
   place.dataset.drawn = "begun";

@@ -136,9 +136,7 @@ def test_the_sentence_names_measure_dimension_values_and_shares() -> None:
     )
     assert said(("A", "9995"), ("DAIRY", "5"), *rest * 30).startswith("over 99 % of")
     assert said(("A", "9"), *rest * 30).endswith("has under 1 % of the rows")
-    assert said(("A", "1"), ("B", "1")) == (
-        "the revenue change is spread over the rows; no dimension tells where it is from"
-    )
+    assert said(("A", "1"), ("B", "1")) == ("the revenue change is spread over the rows; no dimension explains it")
 
 
 def test_measures_and_datasets_are_told_apart_and_what_did_not_move_is_left_out() -> None:

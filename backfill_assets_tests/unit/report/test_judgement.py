@@ -131,7 +131,7 @@ def test_missing_and_stale_days_are_counted_with_the_first_and_why() -> None:
 
 def test_good_news_tell_days_checks_certificates_golden_sources_and_what_it_waits_for() -> None:
     assert sentence((), pending="ab" * 32, proofs={"trips": 1}, golden=2) == (
-        "Ready to publish: 1 of 1 day pass all 3 checks; nothing was published of these days before; recomputing 1 of 1 day gives "
+        "Ready to publish: 1 of 1 day pass all 3 checks; nothing was published for these days before; recomputing 1 of 1 day gives "
         "the same rows; 2 golden sources agree; waits for an approval of evidence abababababab."
     )
 

@@ -123,7 +123,7 @@ def test_the_page_says_what_the_json_says() -> None:
     for entry in found["journal"]:
         assert entry["action"] in text
     recomputed = sum(len(proof.certificate.days) for proof in review.certificates)
-    assert f"{recomputed} of {len(review.days)} days computed anew" in text
+    assert f"{recomputed} of {len(review.days)} days computed again" in text
 
 
 def test_the_charts_draw_the_points_of_the_json() -> None:
@@ -267,8 +267,8 @@ def test_a_review_without_anything_built_has_a_page(tmp_path: Path) -> None:
         journal=(), reaches=(), releases=(), commands=(), evidence="",
     )  # fmt: skip
     page = Page(Reports(tmp_path).write(bare).read_text())
-    assert "None of this evidence" in page.text
-    assert "not looked at" in page.text
+    assert "There is none for this evidence" in page.text
+    assert "not checked" in page.text
 
 
 def test_page_and_json_lie_in_the_units_folder_whole(tmp_path: Path) -> None:

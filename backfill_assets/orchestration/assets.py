@@ -44,7 +44,7 @@ SHADOW_CONFIG = {
     "expected_change": dg.Field(
         dg.Any,
         is_required=False,
-        description="What must change and how much: {row_count: -50%}, {metrics: …, rows: …}, or a list with days.",
+        description="What must change and by how much: {row_count: -50%}, {metrics: …, rows: …}, or a list with days.",
     )
 }
 
@@ -172,7 +172,7 @@ def _origins(loaded: LoadedDataset) -> list[dg.AssetKey]:
 def _admitted_days(
     context: dg.AssetExecutionContext, application: Application, loaded: LoadedDataset
 ) -> tuple[dt.date, ...]:
-    """The step's days; refuses a launch that must not build a shadow before anything is written."""
+    """The step's days; refuses, before anything is written, a launch that must not build its shadow."""
     days = days_of(context.partition_keys)
     loaded.dataset.check_days(days)
     if target_of(context, loaded.dataset.name).shadow:

@@ -1,4 +1,4 @@
-"""The datasets as they are at a commit of git, beside those of the working folder."""
+"""Load the datasets of a git commit, next to those of the working folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHOWN: Final = 100
 
 @dataclass(frozen=True)
 class Checkout:
-    """The datasets of a commit; `ref` is how somebody called it."""
+    """The datasets of a commit; `ref` is the name that the user gave."""
 
     ref: str
     commit: str
@@ -33,30 +33,32 @@ class Checkout:
 
 @contextmanager
 def datasets_at(folder: Path, ref: str) -> Iterator[Checkout]:
-    """Load the folder of datasets as it is at a commit; the working folder stays as it is.
+    """Load the folder of datasets as it is at a commit; the working folder does not change.
 
-    Modules that Python models import are those that this process finds: run it with the project of that commit.
+    Python models import the modules that this process finds: run it with the project of that commit.
 
     Raises:
-        DatasetError: there is no git, no repository around the folder, no such commit, or the folder is not in it, or leads
-            out of itself by a link; or a module that a model imports is another one at that commit.
+        DatasetError: git is missing, the folder is in no repository, the commit does not exist or does not have the folder,
+            a link leads out of the folder, or a module that a model imports differs at that commit.
     """
-    # Git would take what begins with a dash for an option, and a program that it runs cannot be given every text.
+    # Git would read a leading dash as an option, and not every text can be an argument of a program.
     if ref.startswith("-") or not ref.isprintable() or not 0 < len(ref) <= _LONGEST_REF:
-        raise DatasetError(f"--models {ref[:_SHOWN]!r} can be no commit; name a branch, tag or commit")
-    home = Path(_git(folder, "rev-parse", "--show-toplevel", refusal=f"{shown_path(folder)} lies in no git repository"))
+        raise DatasetError(f"--models {ref[:_SHOWN]!r} cannot be a commit; name a branch, tag or commit")
+    home = Path(
+        _git(folder, "rev-parse", "--show-toplevel", refusal=f"{shown_path(folder)} is not in a git repository")
+    )
     wanted = f"{ref}^{{commit}}"
-    unknown = f"--models {ref!r} is no commit that this clone has; fetch it, or name a branch, tag or commit"
+    unknown = f"--models {ref!r}: this clone has no such commit; fetch it, or name a branch, tag or commit"
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", wanted, refusal=unknown)
     inside = folder.resolve().relative_to(home.resolve()).as_posix()
-    missing = f"{inside} is not there at {ref!r}; name a commit that has the folder of datasets"
+    missing = f"{inside} does not exist at {ref!r}; name a commit that has the folder of datasets"
     with TemporaryDirectory(prefix="models-") as temporary:
         with tarfile.open(fileobj=io.BytesIO(_run(home, "archive", commit, "--", inside, refusal=missing))) as archive:
             try:
-                _lay_out(archive, Path(temporary))
+                _unpack(archive, Path(temporary))
             except (tarfile.TarError, OSError, RuntimeError) as error:
                 raise DatasetError(
-                    f"{inside} at {ref!r} cannot be laid out: {in_one_line(error)}; name a commit without such files"
+                    f"{inside} at {ref!r} cannot be unpacked: {in_one_line(error)}; name a commit without such files"
                 ) from error
         catalog = load_folder(Path(temporary, inside))
         _require_modules_of(commit, ref, home.resolve(), catalog)
@@ -64,33 +66,31 @@ def datasets_at(folder: Path, ref: str) -> Iterator[Checkout]:
 
 
 def _require_modules_of(commit: str, ref: str, home: Path, catalog: Catalog) -> None:
-    """Refuse models that would run with modules of another commit; modules outside of the repository are of none."""
+    """Refuse models that would run with modules of another commit; modules outside the repository are not checked."""
     models = [model for one in catalog.datasets.values() for model in (one.staging, one.fact) if model is not None]
     modules = {module.file.resolve(): module for model in models for module in model.modules.values() if module.file}
     for file, module in sorted(modules.items(), key=lambda found: found[0]):
         if file.is_relative_to(home):
             path = file.relative_to(home).as_posix()
-            refusal = (
-                f"models import {path}, which is another one at {ref!r}; check {ref} out, and run this with its project"
-            )
+            refusal = f"models import {path}, which differs at {ref!r}; check out {ref} and run this with its project"
             if normal(_run(home, "show", f"{commit}:{path}", refusal=refusal)) != normal(module.content):
                 raise DatasetError(refusal)
 
 
-def _lay_out(archive: tarfile.TarFile, folder: Path) -> None:
-    """Lay out what git has packed; raises TarError for what would not be in the folder, RuntimeError for links in a circle."""
+def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
+    """Unpack an archive of git; raises TarError for an entry outside the folder, RuntimeError for circular links."""
     if hasattr(tarfile, "data_filter"):
         archive.extractall(folder, filter="data")
         return
-    # Python before 3.11.4, such as that of Debian 12, knows no filters.
+    # Python before 3.11.4, such as that of Debian 12, has no filters.
     for member in archive.getmembers():
         path = PurePosixPath(member.name)
         if not (member.isfile() or member.isdir() or member.issym()) or path.is_absolute() or ".." in path.parts:
-            raise tarfile.TarError(f"{member.name} is no file in it")
-    archive.extractall(folder)  # noqa: S202  # looked at before, and links right after
+            raise tarfile.TarError(f"{member.name} is not a file in the folder")
+    archive.extractall(folder)  # noqa: S202  # members are checked above, links below
     for place in folder.rglob("*"):
         if not place.resolve().is_relative_to(folder.resolve()):
-            raise tarfile.TarError(f"{place.relative_to(folder)} leads out of it")
+            raise tarfile.TarError(f"{place.relative_to(folder)} leads out of the folder")
 
 
 def _git(folder: Path, *arguments: str, refusal: str) -> str:

@@ -1,4 +1,4 @@
-"""The checks of a dataset: their kinds, what `dataset.yaml` may say of them, and the list of them; metrics and their bands."""
+"""The checks of a dataset: their kinds, their keys in `dataset.yaml`, and their list; metrics and their bands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Level(StrEnum):
-    """How deep a check looks; in this order a reviewer wants to hear of what failed."""
+    """How deep a check looks, in the order in which a reviewer wants to see failures."""
 
     structural = "structural"
     aggregate = "aggregate"
@@ -76,12 +76,12 @@ class Check:
 
     @property
     def level(self) -> Level:
-        """How deep it looks; to count rows is to look at the structure, whatever they are compared with."""
+        """How deep it looks; every check that counts rows is structural."""
         return Level.structural if self.subject == ROW_COUNT else self.kind.level
 
 
 class CheckConfig(Part):
-    """What every check has: a severity, and whether its failure keeps the unit from being released."""
+    """The settings of every check: its severity, and whether its failure blocks the release of the unit."""
 
     severity: Severity = Severity.error
     blocking: bool = True
@@ -94,18 +94,18 @@ class CheckConfig(Part):
 
     @property
     def blocks(self) -> bool:
-        """Whether a failure refuses the release; a warning never does."""
+        """Whether a failure blocks the release; a warning never does."""
         return self.blocking and self.severity is Severity.error
 
 
 class ChangeConfig(CheckConfig):
-    """How far a metric may move against what is published without a contract."""
+    """How far a metric may differ from the published one without a contract."""
 
     tolerance: Percent = Decimal(0)
 
 
 class Measure(ChangeConfig):
-    """A column whose daily figures are compared with what is published."""
+    """A column whose daily figures are compared with the published ones."""
 
     sum: bool = True
     distinct: bool = False
@@ -123,7 +123,7 @@ class ReferenceCheck(CheckConfig):
     @model_validator(mode="after")
     def _same_width(self) -> Self:
         if len(self.columns) != len(self.to):
-            raise ValueError("columns and to must name equally many columns")
+            raise ValueError("columns and to must name the same number of columns")
         return self
 
 
@@ -141,59 +141,57 @@ class CorruptRows(CheckConfig):
 
 
 class Freshness(CheckConfig):
-    """How long after the end of its day the newest delivery may come."""
+    """How long after the end of its day the newest delivery may arrive."""
 
     max_delay: Duration | None = None
 
 
 class Total(Part):
-    """An aggregate over the rows that an upstream has of the same day."""
+    """An aggregate over an upstream's rows of the same day."""
 
     upstream: Name
     sql: Annotated[str, Field(min_length=1)]
 
 
 class Reconciliation(CheckConfig):
-    """Metrics of the fact that must equal a total of what it was built from: of staging, or of an upstream."""
+    """Metrics of the fact that must equal a total of its input: of staging, or of an upstream."""
 
-    metrics: tuple[Name, ...] | None = Field(
-        default=None, description="Compared with staging; row_count unless said otherwise."
-    )
+    metrics: tuple[Name, ...] | None = Field(default=None, description="Compared with staging; by default row_count.")
     totals: dict[Name, Total] = Field(default_factory=dict, description="Compared with upstreams, by metric.")
     tolerance: Percent = Decimal(0)
 
 
 class ColumnsChange(CheckConfig):
-    """Changes of columns that nobody speaks of; a warning unless said otherwise."""
+    """Changes of columns that no expectation covers; a warning by default."""
 
     severity: Severity = Severity.warn
 
 
 class Seams(CheckConfig):
-    """Steps to neighbouring days that the series never made; a warning unless said otherwise."""
+    """Unusual steps to neighbouring days; a warning by default."""
 
     severity: Severity = Severity.warn
 
 
 class IdenticalFiles(CheckConfig):
-    """Files of equal content under several names whose rows add up, or for several days; a warning unless said otherwise."""
+    """Files of equal content under several names whose rows add up, or for several days; a warning by default."""
 
     severity: Severity = Severity.warn
 
 
 class NullShare(CheckConfig):
-    """Columns that are null far more often than they were; a warning unless said otherwise."""
+    """Columns that are null far more often than before; a warning by default."""
 
     severity: Severity = Severity.warn
-    # In a year of real flights all days stay below 24 points, but the two of a blizzard.
+    # In a year of real flights, all days stay below 24 points except the two of a blizzard.
     max_rise: Percent = Field(
         default=Decimal("0.25"),
-        description="By how many points the share of nulls of a column may rise, as a percentage.",
+        description="How far a column's share of nulls may rise, in percentage points.",
     )
 
 
 class Checks(Part):
-    """All checks of a dataset; those not named keep their strict defaults."""
+    """All checks of a dataset; checks that are not named keep their strict defaults."""
 
     unique_key: CheckConfig = CheckConfig()
     not_null: CheckConfig = CheckConfig()
@@ -241,7 +239,7 @@ def measure_of(metric: str, dataset: Dataset) -> str:
 
 
 def tolerance_of(metric: str, dataset: Dataset) -> Decimal:
-    """How far a metric may move where no contract speaks of it, as a fraction."""
+    """How far a metric may move as a fraction, where no contract names it."""
     config: ChangeConfig = dataset.checks.row_count
     if metric != ROW_COUNT:
         config = dataset.measures[measure_of(metric, dataset)]
@@ -250,7 +248,7 @@ def tolerance_of(metric: str, dataset: Dataset) -> Decimal:
 
 @dataclass(frozen=True)
 class Band:
-    """How far a metric may move on a day, and whether a contract says so or the dataset's own tolerance."""
+    """How far a metric may move on a day, and whether a contract or the dataset's own tolerance says so."""
 
     change: Change
     promised: bool
@@ -263,7 +261,7 @@ def band_of(metric: str, dataset: Dataset, day: dt.date, contract: Contract) -> 
 
 
 CHANGE: Final = "change_"
-"""What the check of a metric's change is called before the metric's name."""
+"""The beginning of the name of a check of a metric's change; the metric's name follows."""
 
 
 def golden_check(name: str) -> str:
@@ -294,7 +292,7 @@ def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
         text = f"{', '.join(dataset.upstream)} has rows to build the day from"
         yield _check("upstream_present", CheckKind.upstream_present, c.upstream_present, text)
     if dataset.looks_back:
-        text = "a day comes out the same however a launch is cut"
+        text = "a day has the same rows whether it is built alone or in a batch"
         yield _check("same_alone", CheckKind.alone, c.same_alone, text)
 
 
@@ -306,13 +304,13 @@ def _checks_of_change(dataset: Dataset) -> Iterator[Check]:
         yield _check(CHANGE + m, CheckKind.change, config, f"{m} against what is published", m)
     text = "columns are kept or added, never changed"
     yield _check("schema_contract", CheckKind.schema, c.schema_contract, text)
-    text = "no row goes and another comes in its place unexplained"
+    text = "no row is replaced by another one without an explanation"
     yield _check("change_keys", CheckKind.keys, c.keys_change, text)
-    text = "every row that stays keeps what must not change, and moves no further than promised"
+    text = "every row that stays keeps the values that must not change, and moves no further than promised"
     yield _check("change_rows", CheckKind.rows, c.rows_change, text)
     yield _check("change_columns", CheckKind.columns, c.columns_change, "no other column changes unannounced")
-    yield _check("seams", CheckKind.seams, c.seams, "no unusual step to a neighbouring day is brought in")
-    yield _check("null_share", CheckKind.nulls, c.null_share, "no column is null far more often than it was")
+    yield _check("seams", CheckKind.seams, c.seams, "no new unusual step to a neighbouring day")
+    yield _check("null_share", CheckKind.nulls, c.null_share, "no column is null far more often than before")
 
 
 def _checks_by_name(dataset: Dataset) -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""Whether the parts of a dataset contract fit each other."""
+"""Check that the parts of a dataset contract fit each other."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ AUDIT_COLUMNS: dict[str, str] = {"recalculated_at": "timestamp", "unit": "string
 """Columns that the shadow adds to every fact; readers of the published view do not see them."""
 
 RESERVED_TABLES = ("raw", "staging")
-"""Names under which models get their own tables; no reference may have one of them."""
+"""Names of the models' own tables; no reference may have one of them."""
 
 DATA_RELEASES = "data_releases"
 """Name of the table of releases, in the warehouse and in the Spark catalog; no dataset may have it."""
 
-# To add up or to replace: the wrong one doubles rows of new days, or loses them, with every check green.
+# A wrong choice between adding up and replacing doubles or loses rows of new days, with every check green.
 _SAY_WHICH_COUNT: Final = (
-    "say which rows count by staging.deduplicate: latest_delivery (rows of a newer file replace those with their key), latest_file "
-    "(a newer file replaces the older ones) or none (all of them add up)"
+    "set staging.deduplicate to say which rows count: latest_delivery (rows of a newer file replace rows with the same key), "
+    "latest_file (a newer file replaces the older ones) or none (all rows add up)"
 )
 _Problem = tuple[tuple[str, ...], str]
 
 
 def misfits(dataset: Dataset) -> tuple[_Problem, ...]:
-    """Everything in a dataset contract that contradicts or refers to what is not there: (path of the key, message)."""
+    """Contradictions in a dataset contract, and references to things that do not exist: (path of the key, message)."""
     return (
         *_key_problems(dataset),
         *_column_problems(dataset),
@@ -51,7 +51,7 @@ def _key_problems(dataset: Dataset) -> Iterator[_Problem]:
     columns, partition = dataset.columns, dataset.partition_column
     for c in dataset.key:
         if c not in columns:
-            yield ("key",), f"key names {c!r}, which columns does not declare; declare it, or name another"
+            yield ("key",), f"key names {c!r}, which is not declared in columns; declare it, or name another"
     for c, n in Counter(dataset.key).items():
         if n > 1:
             yield ("key",), f"key names {c!r} {n} times; name it once"
@@ -66,12 +66,12 @@ def _column_problems(dataset: Dataset) -> Iterator[_Problem]:
     columns = dataset.columns
     for c in AUDIT_COLUMNS:
         if c in columns:
-            yield ("columns", c), f"columns declares {c!r}, a name kept for audit columns; rename it"
+            yield ("columns", c), f"columns declares {c!r}, a name reserved for audit columns; rename it"
     for c in dataset.dropped_columns:
         if c in columns or c in AUDIT_COLUMNS:
             yield (
                 ("dropped_columns",),
-                f"dropped_columns names {c!r}, which columns declares; take it out of one of them",
+                f"dropped_columns names {c!r}, which is still a column of the table; do not name it here",
             )
 
 
@@ -93,7 +93,7 @@ def _comparison_problems(dataset: Dataset) -> Iterator[_Problem]:
             yield where, f"{key}: rows are matched by the key, which must be equal; drop it"
     for name in dataset.dimensions or ():
         if name not in dataset.columns:
-            text = f"dimensions names {name!r}, which columns does not declare; declare it, or name another"
+            text = f"dimensions names {name!r}, which is not declared in columns; declare it, or name another"
             yield ("dimensions",), text
     for name, n in Counter(dataset.dimensions or ()).items():
         if n > 1:
@@ -107,7 +107,7 @@ def _measure_problems(dataset: Dataset) -> Iterator[_Problem]:
             yield where, "measures.row_count: row_count is measured anyway; rename the column"
             continue
         if name not in dataset.columns:
-            yield where, f"measures names {name!r}, which columns does not declare; declare it, or name another"
+            yield where, f"measures names {name!r}, which is not declared in columns; declare it, or name another"
             continue
         declared = dataset.columns[name].type
         if measure.sum and not is_numeric(declared):
@@ -121,17 +121,17 @@ def _measure_problems(dataset: Dataset) -> Iterator[_Problem]:
 def _table_problems(dataset: Dataset) -> Iterator[_Problem]:
     for name in (*RESERVED_TABLES, dataset.name):
         if name in dataset.references:
-            text = f"references.{name}: models know their own tables by that name, or golden queries do; rename it"
+            text = f"references.{name}: models or golden queries use that name for their own tables; rename it"
             yield ("references", name), text
     for name in dataset.upstream:
         taken = {
-            "their own tables": name in RESERVED_TABLES,
+            "a table of the models": name in RESERVED_TABLES,
             "a reference": name in dataset.references,
             "the dataset itself": name == dataset.name,
         }
         for what, is_taken in taken.items():
             if is_taken:
-                yield ("upstream", name), f"upstream.{name}: models know {what} by that name; rename one"
+                yield ("upstream", name), f"upstream.{name}: {what} has that name already; rename one"
 
 
 def _reference_problems(dataset: Dataset) -> Iterator[_Problem]:
@@ -148,7 +148,7 @@ def _reference_problems(dataset: Dataset) -> Iterator[_Problem]:
                 yield where, f"{key}: no column {c!r} in columns; declare it, or name another"
         for c in check.to:
             if c not in known:
-                yield where, f"{key}: {check.reference} has no column {c!r}; there are {', '.join(known)}"
+                yield where, f"{key}: {check.reference} has no column {c!r}; it has {', '.join(known)}"
 
 
 def _reconciliation_problems(dataset: Dataset) -> Iterator[_Problem]:
@@ -168,19 +168,19 @@ def _reconciliation_problems(dataset: Dataset) -> Iterator[_Problem]:
 
 
 def _several_files(source: Source) -> str:
-    """Why more than one file may bring rows of a day; nothing where only one can."""
+    """Why several files may bring rows of a day; empty if only one can."""
     if finds_several(source.path):
         return f"source.path {source.path!r} may find several files of a day"
     return "source.late_days lets files of several days bring rows of a day" if source.late_days else ""
 
 
 def _origin_problems(dataset: Dataset) -> Iterator[_Problem]:
-    """What a dataset without a source cannot say, and what it needs instead."""
+    """Keys that need a source or an upstream that the dataset does not have, and keys that are missing."""
     given, checks = dataset.model_fields_set, dataset.checks.model_fields_set
     if dataset.source is None:
         if not dataset.upstream:
-            yield ("source",), "there is neither source nor upstream; say what the days are built from"
-        texts = "needs a source, which this dataset has not; drop it or add source"
+            yield ("source",), "source and upstream are both missing; say what the days are built from"
+        texts = "needs a source, which this dataset does not have; drop it or add source"
         for key in ("staging", "lookback_days"):
             if key in given:
                 yield (key,), f"{key} {texts}"
@@ -196,7 +196,7 @@ def _origin_problems(dataset: Dataset) -> Iterator[_Problem]:
 
 
 def golden_misfits(dataset: Dataset) -> tuple[_Problem, ...]:
-    """What in the golden sources of a dataset contradicts or refers to what is not there: (path of the key, message)."""
+    """Contradictions in golden sources, and references to things that do not exist: (path of the key, message)."""
     return tuple(
         ((*("golden", name), *path), ".".join(("golden", name, *path)) + text)
         for name, golden in dataset.golden.items()
@@ -220,7 +220,7 @@ def _naming_problems(dataset: Dataset, name: str) -> Iterator[_Problem]:
 
 def _golden_key_problems(dataset: Dataset, golden: Golden) -> Iterator[_Problem]:
     if dataset.partition_column not in golden.key:
-        yield ("key",), f" lacks the partition column {dataset.partition_column!r}; rows are compared day by day"
+        yield ("key",), f" has no partition column {dataset.partition_column!r}; rows are compared day by day"
     twice = [column for column, n in Counter(golden.key).items() if n > 1]
     yield from ((("key",), f" names {column!r} twice; once is enough") for column in twice)
     both = [column for column in golden.columns if column in golden.key]
@@ -229,11 +229,11 @@ def _golden_key_problems(dataset: Dataset, golden: Golden) -> Iterator[_Problem]
 
 def _golden_column_problems(dataset: Dataset, golden: Golden) -> Iterator[_Problem]:
     if golden.ours is None:
-        yield from _unknown(golden, dataset.columns, "columns of the dataset do not declare; add it there, or set ours")
+        yield from _unknown(golden, dataset.columns, "not declared in columns; add it there, or set ours")
     if golden.sql is None and golden.file is not None:
-        yield from _unknown(golden, golden.file.columns, "file.columns do not declare; add it there, or set sql")
+        yield from _unknown(golden, golden.file.columns, "not declared in file.columns; add it there, or set sql")
 
 
 def _unknown(golden: Golden, known: Collection[str], text: str) -> Iterator[_Problem]:
-    yield from ((("key",), f" names {c!r}, which {text}") for c in golden.key if c not in known)
-    yield from ((("columns", c), f": {c!r} is what {text}") for c in golden.columns if c not in known)
+    yield from ((("key",), f" names {c!r}, which is {text}") for c in golden.key if c not in known)
+    yield from ((("columns", c), f": {c!r} is {text}") for c in golden.columns if c not in known)

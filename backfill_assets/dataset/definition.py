@@ -1,4 +1,4 @@
-"""The dataset contract: what `dataset.yaml` may say, validated whole."""
+"""The dataset contract: the keys of `dataset.yaml`, validated together."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Column(Part):
     nullable: bool = True
     description: str = ""
     tolerance: Distance = Field(
-        default=Decimal(0), description="How far two numbers may lie apart to count as equal, row by row; 0 is exact."
+        default=Decimal(0), description="How far two numbers may differ and count as equal, row by row; 0 is exact."
     )
 
 
 class Deduplicate(StrEnum):
-    """What staging keeps of a key that several deliveries of a day contain."""
+    """Which rows staging keeps if several deliveries of a day contain the same key."""
 
     latest_delivery = "latest_delivery"
     latest_file = "latest_file"
@@ -52,30 +52,30 @@ class Staging(Part):
 
     deduplicate: Deduplicate = Field(
         default=Deduplicate.latest_delivery,
-        description="latest_delivery: of each key only the rows of its newest delivery; latest_file: of each delivery day only "
-        "its newest file, whole; none: deliveries add up.",
+        description="latest_delivery keeps for each key only the rows of its newest delivery, latest_file for each delivery day "
+        "only its complete newest file; with none, deliveries add up.",
     )
 
 
 class Live(Part):
-    """The daily pipeline: when it takes yesterday's partition, and how long it looks out for late deliveries."""
+    """The daily pipeline: when it builds yesterday's partition, and how long it watches for late deliveries."""
 
     at: Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")] = Field(
-        default="03:00", description="Time of day in the dataset's time zone; a release group goes with its latest."
+        default="03:00", description="Time of day in the dataset's time zone; a release group uses its latest time."
     )
     watch_days: Annotated[int, Field(ge=1, le=366)] = Field(
-        default=30, description="How many days back new deliveries of published days, and gaps, are noticed and run."
+        default=30, description="How many days back gaps, and new deliveries of published days, are detected and run."
     )
 
 
 class Retention(Part):
-    """How long a release stays restorable."""
+    """How long a release can be rolled back."""
 
     keep_for: Duration = dt.timedelta(days=30)
 
 
 class Dataset(Part):
-    """A daily-partitioned table and everything the pipeline needs to know of it."""
+    """A daily-partitioned table and everything the pipeline needs to know about it."""
 
     name: Name
     description: str = ""
@@ -83,23 +83,23 @@ class Dataset(Part):
     partition_column: Name
     time_zone: TimeZone = "UTC"
     start: Day
-    end: Day | None = Field(default=None, description="Last day of a closed history; absent: grows daily.")
+    end: Day | None = Field(default=None, description="Last day of a closed history; by default it grows daily.")
     end_offset: Annotated[int, Field(ge=-366, le=366)] = Field(
         default=0, description="Days to add to the newest partition; 1 makes today's partition launchable."
     )
     key: tuple[Name, ...] = Field(min_length=1)
     columns: dict[Name, Column] = Field(min_length=1)
     dropped_columns: tuple[Name, ...] = Field(
-        default=(), description="Columns that the published table has from before and that nothing fills any more."
+        default=(), description="Old columns of the published table that are no longer filled."
     )
-    source: Source | None = Field(default=None, description="Absent for a dataset that is built from upstream alone.")
+    source: Source | None = Field(default=None, description="Leave it out if the dataset is built only from upstream.")
     upstream: dict[Name, Upstream] = Field(default_factory=dict)
     staging: Staging = Staging()
     references: dict[Name, Reference] = Field(default_factory=dict)
     measures: dict[Name, Measure] = Field(default_factory=dict)
     dimensions: tuple[Name, ...] | None = Field(
         default=None,
-        description="Columns by whose values differences are told apart; absent: texts and booleans that are no measures.",
+        description="Columns by whose values differences are grouped; by default, strings and booleans that are not measures.",
     )
     checks: Checks = Checks()
     golden: dict[Name, Golden] = Field(
@@ -112,7 +112,7 @@ class Dataset(Part):
     live: Live = Live()
     retention: Retention = Retention()
     consumers: dict[Name, Consumer] = Field(
-        default_factory=dict, description="Who reads the table, with a query each that is watched after releases."
+        default_factory=dict, description="Who reads the table, each with a query that is watched after releases."
     )
 
     @model_validator(mode="after")
@@ -132,7 +132,7 @@ class Dataset(Part):
         """The source of a dataset that has one.
 
         Raises:
-            DatasetError: it is built from upstream alone.
+            DatasetError: it is built only from upstream.
         """
         if self.source is None:
             raise DatasetError(f"{self.name} has no source of its own; it is built from {', '.join(self.upstream)}")
@@ -140,26 +140,26 @@ class Dataset(Part):
 
     @property
     def built_layers(self) -> tuple[Layer, ...]:
-        """The layers up to the shadow; a dataset that is built from upstream alone has only that."""
+        """The layers up to the shadow; a dataset that is built only from upstream has only the shadow."""
         return (Layer.shadow,) if self.source is None else (Layer.raw, Layer.staging, Layer.shadow)
 
     @property
     def compared(self) -> dict[str, str]:
-        """The types of the columns that are compared row by row: all but those that rows are matched by."""
+        """The types of the columns that are compared row by row: all except those that rows are matched by."""
         match = {self.partition_column, *self.key}
         return {name: column.type for name, column in self.columns.items() if name not in match}
 
     @property
     def promisable(self) -> dict[str, str]:
-        """What a contract may promise of rows, with its type: each compared column, and the rows added and removed by key.
+        """What a contract may promise about rows, with its type: each compared column, and rows added and removed by key.
 
-        A column that is called `added` or `removed` is meant before the rows are.
+        A column that is called `added` or `removed` takes precedence over the rows.
         """
         return self.compared | {name: OF_ROWS for name in KEY_CHANGES if name not in self.columns}
 
     @property
     def told_apart_by(self) -> tuple[str, ...]:
-        """The columns by whose values differences are told apart."""
+        """The columns by whose values differences are grouped."""
         if self.dimensions is not None:
             return self.dimensions
         plain = ("string", "boolean")
@@ -174,18 +174,18 @@ class Dataset(Part):
         return () if self.source is None else ("row_count",)
 
     def upstream_days(self, upstream: str, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
-        """The days of an upstream that these days are built from; none before the history, which they share."""
+        """The days of an upstream that these days are built from; no day before the start of their shared history."""
         back = dt.timedelta(days=self.upstream[upstream].lookback_days)
         return tuple(sorted({d for day in days for d in day_range(max(day - back, self.start), day)}))
 
     @property
     def required_columns(self) -> tuple[str, ...]:
-        """Columns that must not be null: the key, the partition column and those declared so."""
+        """Columns that must not be null: the key, the partition column and columns declared as not nullable."""
         declared = [name for name, column in self.columns.items() if not column.nullable]
         return tuple(dict.fromkeys([*self.key, self.partition_column, *declared]))
 
     def newest_day(self, now: dt.datetime) -> dt.date:
-        """The newest day that is a partition at an aware moment; before `start` as long as there is none."""
+        """The newest partition at an aware moment; a day before `start` while there is no partition."""
         newest = now.astimezone(self.zone).date() + (self.end_offset - 1) * ONE_DAY
         return newest if self.end is None else min(newest, self.end)
 
@@ -214,15 +214,15 @@ class Dataset(Part):
         return tuple(sorted({d for day in days for d in day_range(day, day + late)}))
 
     def fact_delivery_days(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
-        """The delivery days behind the facts of these business days: theirs, and those of the days that they look back at."""
+        """The delivery days behind the facts of these business days, including the days that they look back at."""
         return self.delivery_days(self.with_lookback(days))
 
     @property
     def looks_back(self) -> bool:
-        """Whether a day is built from days before it, its own source's or an upstream's."""
+        """Whether a day is built from earlier days, of its own source or of an upstream."""
         return bool(self.lookback_days) or any(one.lookback_days for one in self.upstream.values())
 
     def with_lookback(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
-        """The days together with the neighbours before them that the fact model needs."""
+        """The days, plus the earlier days that the fact model needs."""
         back = dt.timedelta(days=self.lookback_days)
         return tuple(sorted({d for day in days for d in day_range(max(day - back, self.start), day)}))

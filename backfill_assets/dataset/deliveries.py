@@ -1,8 +1,8 @@
-"""Deliveries in force: of each path the newest content counts. The ledger keeps the order; everybody asks here.
+"""Deliveries in force: for each path, the newest content counts. The ledger keeps the order; all callers ask here.
 
-The files that the first landing of a delivery day finds are numbered by the day and their place in that landing, so that it
-makes no difference which day is landed first. What comes later (other content at a known path, content that comes again, or a
-new path of a day that was landed before) is put behind the newest delivery day that is known then.
+The first landing of a delivery day numbers its files by the day and their place in that landing, so it makes no difference
+which day lands first. Later deliveries (other content at a known path, content that is delivered again, or a new path of a
+day that has already landed) are numbered after the newest delivery day known at that time.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from backfill_assets.dataset.definition import Dataset, Deduplicate
 from backfill_assets.dataset.sources import OrderBy
 
 _OF_A_DAY: Final = 10**9
-"""So many numbers has a delivery day; the second half of them is for what comes later."""
+"""Order numbers per delivery day; the second half is for later deliveries."""
 
 
 def place_of(delivery: Delivery) -> Place:
-    """Where a delivery lies."""
+    """The place of a delivery: its delivery day and path."""
     return delivery.day, delivery.path
 
 
 def heads(known: Iterable[Delivery]) -> Mapping[Place, Delivery]:
-    """Of each path the content that came last, whether or not somebody has taken it out."""
+    """The newest content of each path, withdrawn or not."""
     found: dict[Place, Delivery] = {}
     for one in known:
         place = place_of(one)
@@ -38,7 +38,7 @@ def heads(known: Iterable[Delivery]) -> Mapping[Place, Delivery]:
 
 
 def in_force(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery, ...]:
-    """The deliveries that count, oldest first; `known` are all of their delivery days."""
+    """The deliveries that count, oldest first; `known` has all deliveries of their days."""
     standing = sorted((one for one in heads(known).values() if not one.withdrawn), key=lambda one: one.order)
     if dataset.staging.deduplicate is Deduplicate.latest_file:
         newest = {one.day: one for one in standing}
@@ -47,16 +47,16 @@ def in_force(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery, ...
 
 
 def out_of_path(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery, ...]:
-    """The deliveries in force that `source.path` finds no more, on days of which others stand that it finds.
+    """The deliveries in force that `source.path` no longer finds, on days with other deliveries that it finds.
 
-    `known` are all of their delivery days. Where it finds none of a day, the files may lie elsewhere by now: these count as ever.
-    A delivery without rows adds nothing, but as the latest file of its day it would take the place of the others.
+    `known` has all deliveries of their days. If the path finds none of a day, the files may have moved: they still count.
+    A delivery without rows is left out, unless it would replace the other files of its day (latest_file).
     """
     path, deliveries = dataset.landing.path, tuple(known)
     standing = (one for one in heads(deliveries).values() if not one.withdrawn)
     found = {one.day for one in standing if fits(path, one.day, one.path)}
-    whole = dataset.staging.deduplicate is Deduplicate.latest_file
-    force = (one for one in in_force(dataset, deliveries) if one.rows or whole)
+    newest_only = dataset.staging.deduplicate is Deduplicate.latest_file
+    force = (one for one in in_force(dataset, deliveries) if one.rows or newest_only)
     return tuple(one for one in force if one.day in found and not fits(path, one.day, one.path))
 
 
@@ -72,11 +72,11 @@ def received(
     seen: Mapping[Place, int] | None = None,
     edge: tuple[dt.date | None, int] | None = None,
 ) -> tuple[Delivery, ...]:
-    """The records that a landing adds or changes, with their numbers; content that came last at its path changes nothing.
+    """The records that a landing adds or changes, with their numbers.
 
-    `known` are all deliveries of the days of `found`, which come in their order. `seen` has the number of what came last at
-    each path when the one who lands them looked: where another landing was faster, its content stays the newer one. `edge` is
-    the newest delivery day of the dataset and its highest number, if `known` is not all that is known.
+    Content that is already the newest at its path changes only if raw had lost it or reads it differently. `known` has all
+    deliveries of the days of `found`, which is in order. `seen` has each path's newest number when this landing looked: if
+    another landing was faster, its content stays the newest. `edge` is the dataset's newest delivery day and highest number.
     """
     newest, highest = edge or (max((d.day for d in known), default=None), max((d.order for d in known), default=0))
     last, contents = dict(heads(known)), {d.content: d for d in known}
@@ -87,7 +87,7 @@ def received(
         head, before = last.get(place), contents.get(one.content)
         newest = max(newest or one.day, one.day)
         if head is not None and head is before:
-            # The same bytes: only what raw had lost is there again.
+            # The same bytes: at most, raw has back what it had lost.
             order = head.order
         elif seen is not None and seen.get(place, 0) != (head.order if head else 0):
             order = before.order if before else 0
@@ -109,7 +109,7 @@ def _received(before: Delivery | None, one: Delivery, order: int) -> Delivery:
     if before is None:
         return replace(one, order=order, withdrawn=False, landings=1)
     if not before.landings or one.reading != before.reading:
-        # What raw has of it now is what this landing has counted.
+        # Raw now has what this landing counted.
         counted = replace(before, rows=one.rows, corrupt_rows=one.corrupt_rows, reading=one.reading)
         before = replace(counted, landings=before.landings + 1)
     return before if order == before.order else replace(before, order=order, delivered_at=one.delivered_at)
@@ -127,15 +127,15 @@ class DeliveryStanding:
 def standings(
     dataset: Dataset, known: Sequence[Delivery], journal: Iterable[DeliveryEntry] = ()
 ) -> tuple[DeliveryStanding, ...]:
-    """How each delivery stands, by delivery day and path, the newest content of a path first."""
+    """The standing of each delivery, by delivery day and path, the newest content of a path first."""
     last, standing = heads(known), in_force(dataset, known)
     force, newest = {id(one) for one in standing}, {one.day: one for one in standing}
-    told = {(e.day, e.path, e.fingerprint, e.deed is Deed.withdrawn): str(e) for e in journal}
+    events = {(e.day, e.path, e.fingerprint, e.deed is Deed.withdrawn): str(e) for e in journal}
     found = []
     for one in sorted(known, key=lambda d: (d.day, d.path, -d.order)):
         head = last.get(place_of(one))
         out = one.withdrawn and head is one
-        happened = told.get((*place_of(one), one.fingerprint, out), "")
+        happened = events.get((*place_of(one), one.fingerprint, out), "")
         if id(one) in force:
             why = happened
         elif out:

@@ -1,4 +1,4 @@
-"""Functions in SQL: which ones a text calls, and which ones a model must not call because equal inputs would give other rows."""
+"""SQL functions: which ones a text calls, and which ones a model must not call because equal inputs would give other rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from backfill_assets.dataset.models import sql_tokens
 class Call:
     """A function that a model calls, by its name in lower case.
 
-    `within` is the function that takes its result as it is, `ordered` says whether it goes over a window, or a group,
-    that has an order, and `arguments` whether it has any.
+    `within` is the function that directly takes its result, `ordered` says whether its window or group has an order, and
+    `arguments` whether it has arguments.
     """
 
     name: str
@@ -24,23 +24,21 @@ class Call:
     arguments: bool = True
 
 
-_CHANCE: Final = "gives something else each time"
+_CHANCE: Final = "gives a different result each time"
 _CLOCK: Final = "gives the time of the run; take times from the data"
-_PLACE: Final = "tells who runs the model and where"
+_PLACE: Final = "depends on who runs the model and where"
 _FILES: Final = "depends on how the rows lie in files and partitions"
-_OUTSIDE: Final = "reads what was not handed to the model"
+_OUTSIDE: Final = "reads what is not an input of the model"
 _CLOSE: Final = (
-    "gives an estimate that depends on how the rows lie in partitions; take an exact function, such as percentile"
+    "gives an estimate that depends on how the rows lie in partitions; use an exact function, such as percentile"
 )
-_ANY: Final = (
-    "takes whichever row comes first; give it an order (OVER (… ORDER BY …)), or take min, max, min_by or max_by"
-)
+_ANY: Final = "takes an arbitrary row; give it an order (OVER (… ORDER BY …)), or use min, max, min_by or max_by"
 _UNSORTED: Final = (
     "gives its values in any order; sort them (sort_array(…)), or give them an order (OVER (… ORDER BY …))"
 )
 _UNJOINED: Final = "joins its values in any order; give them one: WITHIN GROUP (ORDER BY …)"
-_NAMED: Final = "names what it reads or calls while the model runs; write the name itself"
-_OF_CATALOG: Final = "is a function of the catalog, which anybody may change; write it out"
+_NAMED: Final = "gets a name only when the model runs; write the name itself"
+_OF_CATALOG: Final = "is a function of the catalog, which any user may change; write it out"
 
 
 def _of(why: str, names: str) -> Mapping[str, str]:
@@ -73,7 +71,7 @@ _REFUSED_WITHOUT_ORDER: Final[Mapping[str, str]] = {
 _ORDER_FREE: Final = frozenset(
     {"array_contains", "array_max", "array_min", "array_size", "array_sort", "cardinality", "size", "sort_array"}
 )
-"""What makes nothing of the order of an array."""
+"""Functions whose result does not depend on the order of an array."""
 
 WITHOUT_BRACKETS: Final[Mapping[str, tuple[str, ...]]] = {
     "current_date": ("current_date",),
@@ -84,11 +82,11 @@ WITHOUT_BRACKETS: Final[Mapping[str, tuple[str, ...]]] = {
     "session_user": ("session_user", "current_user"),
     "user": ("user", "current_user"),
 }
-"""Functions that a bare word calls where no column has its name, and how Spark's plans may show them."""
+"""Functions that a bare word calls unless a column has its name, and their names in Spark's plans."""
 
 
 def refusal(call: Call) -> str | None:
-    """Why a model must not call it, to follow its name; none if it may."""
+    """Why a model must not call it, as text that follows its name; None if it may."""
     *qualifiers, name = call.name.split(".")
     if qualifiers not in ([], ["builtin"], ["system", "builtin"]):
         return _OF_CATALOG
@@ -106,7 +104,7 @@ _NOW: Final = re.compile(r"""[rR]?['"]\s*(now|today|tomorrow|yesterday)\b""", re
 
 
 class SqlCalls:
-    """One text in SQL, to be asked what it calls."""
+    """The calls in one text of SQL."""
 
     def __init__(self, text: str) -> None:
         self._tokens: Sequence[str] = tuple(sql_tokens(text))
@@ -114,7 +112,7 @@ class SqlCalls:
         self._closes: Mapping[int, int] = _pairs(self._tokens)
 
     def calls(self) -> Iterator[Call]:
-        """Every name with brackets behind it; keywords and types are among them, and do no harm."""
+        """Every name followed by brackets, including keywords and types, which do no harm."""
         for at, word in enumerate(self._words):
             if word and self._at(at + 1) == "(":
                 close = self._close(at + 1)
@@ -141,7 +139,7 @@ class SqlCalls:
                 yield f"{self._tokens[at - 1].upper()} {token}"
 
     def _is_list_of_columns(self, at: int, close: int) -> bool:
-        """Whether a name with brackets is that of a table with its columns: `AS t(a, b)`, `(…) t(a)`, `WITH t(a) AS (…)`."""
+        """Whether a name with brackets is a table with its columns: `AS t(a, b)`, `(…) t(a)`, `WITH t(a) AS (…)`."""
         aliased = self._word(at - 1) == "as" or self._at(at - 1) == ")"
         return aliased or (self._word(close + 1) == "as" and self._at(close + 2) == "(")
 
@@ -152,7 +150,7 @@ class SqlCalls:
         return self._words[at] if 0 <= at < len(self._words) else ""
 
     def _close(self, opened: int) -> int:
-        """Where the bracket that opens there is closed."""
+        """The place of the bracket that closes the one opened there."""
         return self._closes.get(opened, len(self._tokens))
 
     def _ordered(self, at: int) -> tuple[bool, int]:
@@ -198,7 +196,7 @@ class SqlCalls:
 
 
 def _pairs(tokens: Sequence[str]) -> Mapping[int, int]:
-    """By opening bracket the place of the one that closes it."""
+    """For each opening bracket, the place of the one that closes it."""
     pairs: dict[int, int] = {}
     opened: list[int] = []
     for at, piece in enumerate(tokens):

@@ -1,4 +1,4 @@
-"""Folders of datasets become a catalog: everything is checked, nothing runs, one bad folder never hides the others."""
+"""Load dataset folders into a catalog: everything is checked, nothing runs, one bad folder never hides the others."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from backfill_assets.dataset.yaml import (
 
 
 def linked(datasets: Mapping[str, LoadedDataset]) -> tuple[dict[str, LoadedDataset], tuple[FileProblem, ...]]:
-    """The datasets whose upstreams are all there and fit, and what is wrong with the others.
+    """The datasets whose upstreams all exist and fit, and the problems of the others.
 
-    A dataset that is refused takes with it everything that is built from it.
+    If a dataset is refused, everything that is built from it is refused too.
     """
     good, problems = dict(datasets), list[FileProblem]()
     while found := [*_cycle(good), *(problem for loaded in good.values() for problem in _problems(loaded, good))]:
@@ -59,7 +59,7 @@ def _cycle(datasets: Mapping[str, LoadedDataset]) -> Iterator[FileProblem]:
     known = {name: [u for u in loaded.dataset.upstream if u in datasets] for name, loaded in datasets.items()}
     cycle = cycle_in(known)
     for name in sorted(set(cycle)):
-        text = f"the upstreams go round in a circle: {' → '.join(reversed(cycle))}; break it"
+        text = f"the upstreams form a cycle: {' → '.join(reversed(cycle))}; break it"
         yield _problem(datasets[name], "upstream", text)
 
 
@@ -79,7 +79,7 @@ def _problem(loaded: LoadedDataset, key: str, text: str) -> FileProblem:
 
 
 def load_folder(folder: Path) -> Catalog:
-    """Load every dataset folder below `folder`; folders whose names begin with `.` or `_` are left alone.
+    """Load every dataset folder below `folder`; folders whose names begin with `.` or `_` are skipped.
 
     Raises:
         DatasetError: `folder` itself cannot be listed.
@@ -104,7 +104,7 @@ def load_folder(folder: Path) -> Catalog:
 
 
 def load_dataset(folder: Path) -> LoadedDataset | tuple[FileProblem, ...]:
-    """Load one dataset folder, or say everything that is wrong with it."""
+    """Load one dataset folder, or return all its problems."""
     try:
         return _loaded(folder)
     except OSError as error:
@@ -143,7 +143,7 @@ def _dataset(document: Document, file: Path) -> tuple[Dataset | None, list[FileP
     dataset: Dataset | None = None
     if isinstance(document.value, dict):
         try:
-            # As JSON, because strict validation of JSON takes dates and enums from text, but nothing else.
+            # As JSON: strict validation of JSON reads dates and enums from text, but converts nothing else.
             dataset = Dataset.model_validate_json(json.dumps(document.value), strict=True)
         except ValidationError as error:
             placed += validation_problems(error, Dataset, document.lines)
@@ -170,9 +170,9 @@ def _collisions(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
     metrics = [name for name, n in Counter(metric_names(dataset)).items() if n > 1]
     for name in metrics:
         yield ("measures",), f"measures: two metrics are called {name!r}; rename a measure"
-    told = {CHANGE + name for name in metrics}
+    reported = {CHANGE + name for name in metrics}
     for name, n in Counter(c.name for c in checks_of(dataset)).items():
-        if n > 1 and name not in told:
+        if n > 1 and name not in reported:
             yield ("checks",), f"checks: two checks are called {name!r}; rename one or name it only once"
 
 
@@ -180,11 +180,11 @@ def _consumer_problems(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
     for name, consumer in dataset.consumers.items():
         for _, text in sql_problems(consumer.sql, "a consumer's query"):
             yield ("consumers", name, "sql"), f"consumers.{name}.sql: {text}"
-    # The view always shows the newest version, whichever one is asked about.
+    # The view always shows the newest version, even if a query is meant for an older one.
     view = re.compile(rf"\bpublished`?\s*\.\s*`?{dataset.name}\b", re.IGNORECASE)
     for name, consumer in dataset.consumers.items():
         if found := view.search(consumer.sql):
-            text = f"it names the view {found[0]}; write {dataset.name} alone, which can be the table as it was"
+            text = f"it reads the view {found[0]}; write {dataset.name} alone, which can also be an older version of the table"
             yield ("consumers", name, "sql"), f"consumers.{name}.sql: {text}"
 
 
@@ -202,7 +202,7 @@ def _names_under(value: dict[str, object], key: str) -> tuple[str, ...]:
 
 def _models(folder: Path, value: dict[str, object]) -> tuple[dict[ModelLayer, Model], list[FileProblem]]:
     references, upstreams = _names_under(value, "references"), _names_under(value, "upstream")
-    # Without either, the contract is refused anyway; a missing staging model is then worth a word as well.
+    # Without either, the contract is refused anyway; a missing staging model is then reported too.
     staged = "source" in value or not upstreams
     tables = {ModelLayer.staging: ("raw",), ModelLayer.fact: (*(("staging",) if staged else ()), *upstreams)}
     models: dict[ModelLayer, Model] = {}
@@ -228,9 +228,9 @@ def _code_files(folder: Path, content: bytes) -> dict[str, bytes]:
 
 
 def _hashed(models: Collection[Model]) -> dict[str, bytes]:
-    """What runs, as it was read to be run, under its name; modules have names that no file has.
+    """The code that runs, exactly as it was read, by name; names of modules never equal those of files.
 
-    Whatever is deployed while a folder is loaded, no text runs that does not count: each layer has read its own.
+    Each layer runs the text that it has read, so a deployment during loading cannot run code that is not hashed.
     """
     return {model.path.name: model.text.encode() for model in models} | {
         f"{model.layer} imports {name}": module.content

@@ -1,4 +1,4 @@
-"""What the folder of a dataset holds once it is loaded, the catalog of all, and which is built from which."""
+"""A loaded dataset folder, the catalog of all datasets, and which dataset is built from which."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.yaml import FileProblem
 
 Upstreams = Mapping[str, Collection[str]]
-"""For each dataset those that it is built from."""
+"""For each dataset, the datasets that it is built from."""
 
 SHARED = ("time_zone", "start", "end", "end_offset", "chunk_days", "publication")
 """What the members of a release group must have in common: their days, their chunks, and who releases them."""
@@ -29,7 +29,7 @@ def upstreams_of(datasets: Mapping[str, Dataset]) -> Upstreams:
 
 
 def upstream_first(names: Iterable[str], upstreams: Upstreams) -> tuple[str, ...]:
-    """The names in an order in which each comes after all that it is built from; names of one rank in alphabetical order.
+    """The names, each after everything that it is built from; names of equal rank in alphabetical order.
 
     The graph must have no cycle (`cycle_in`).
     """
@@ -73,7 +73,7 @@ def release_groups(upstreams: Upstreams) -> tuple[tuple[str, ...], ...]:
 
 
 def downstream_of(names: Iterable[str], upstreams: Upstreams) -> tuple[str, ...]:
-    """Everything that is built from one of these datasets, directly or not, upstream first; not these themselves."""
+    """Everything that is built from one of these datasets, directly or not, upstream first; without these themselves."""
     asked = set(names)
     found, edge = set(asked), set(asked)
     while edge:
@@ -83,7 +83,7 @@ def downstream_of(names: Iterable[str], upstreams: Upstreams) -> tuple[str, ...]
 
 
 def differences(dataset: Dataset, upstream: Dataset) -> tuple[tuple[str, str], ...]:
-    """What a dataset and one that it is built from must share and do not: (key, what each of them says)."""
+    """The keys that a dataset must share with an upstream but does not: (key, what each of them says)."""
     return tuple(
         (key, f"{key} is {_shown(dataset, key)}, but {_shown(upstream, key)} in {upstream.name}")
         for key in SHARED
@@ -118,7 +118,7 @@ class Language(StrEnum):
 class ModuleSource:
     """A module of the project as it was read: its file and content, and the folders of a package.
 
-    A namespace package has no file, and no content.
+    A namespace package has no file and no content.
     """
 
     file: Path | None
@@ -128,11 +128,11 @@ class ModuleSource:
 
 @dataclass(frozen=True)
 class Model:
-    """A staging or fact model: where it stands, its language, its text and the tables it asks for.
+    """A staging or fact model: its file, its language, its text and the tables it asks for.
 
-    `parameters` are the tables that a Python model's function takes, in order; SQL has none: it sees all. `modules` are
-    the project's modules that a Python model imports, directly or not, by name. Text and modules are what is hashed, and
-    nothing else ever runs.
+    `parameters` are the tables that a Python model's function takes, in order; SQL has none: it sees all tables. `modules`
+    are the project's modules that a Python model imports, directly or not, by name. Text and modules are hashed, and nothing
+    else runs.
     """
 
     layer: ModelLayer
@@ -153,10 +153,10 @@ class Case:
 
 @dataclass(frozen=True)
 class LoadedDataset:
-    """A dataset folder that can be used as it is.
+    """A dataset folder without problems.
 
-    `staging` is absent where a dataset is built from upstream alone; `code_version` are 16 hex digits over dataset.yaml,
-    the folder's code, the project's modules that it imports, and the version of this project.
+    `staging` is None if the dataset is built only from upstream; `code_version` is 16 hex digits over dataset.yaml, the
+    folder's code, the project's modules that it imports, and the version of this project.
     """
 
     dataset: Dataset
@@ -176,7 +176,7 @@ class LoadedDataset:
         """The staging model of a dataset that has a source.
 
         Raises:
-            DatasetError: it is built from upstream alone.
+            DatasetError: it is built only from upstream.
         """
         if self.staging is None:
             raise DatasetError(f"{self.name} has no staging: it is built from {', '.join(self.dataset.upstream)}")
@@ -185,7 +185,7 @@ class LoadedDataset:
 
 @dataclass(frozen=True)
 class Catalog:
-    """All datasets of a folder that can be used, by name, and what is wrong with the others."""
+    """All usable datasets of a folder, by name, and the problems of the others."""
 
     datasets: Mapping[str, LoadedDataset]
     problems: tuple[FileProblem, ...] = ()
@@ -194,7 +194,7 @@ class Catalog:
         """The dataset of that name.
 
         Raises:
-            DatasetError: there is none, or its folder has faults, which are named.
+            DatasetError: there is none, or its folder has problems, which are named.
         """
         if name in self.datasets:
             return self.datasets[name]
@@ -205,17 +205,17 @@ class Catalog:
         raise DatasetError(f"there is no dataset {name!r}; choose one of: {known}")
 
     def require_all(self) -> None:
-        """Refuse a folder with any fault, for places where a half-loaded catalog will not do.
+        """Refuse a folder with any problem, for callers that need the complete catalog.
 
         Raises:
-            DatasetError: names every fault.
+            DatasetError: names every problem.
         """
         if self.problems:
             raise DatasetError("\n".join(str(problem) for problem in self.problems))
 
     @property
     def definitions(self) -> Mapping[str, Dataset]:
-        """What `dataset.yaml` says of each dataset."""
+        """The contract in the `dataset.yaml` of each dataset."""
         return {name: loaded.dataset for name, loaded in self.datasets.items()}
 
     @property
@@ -225,7 +225,7 @@ class Catalog:
 
     @cached_property
     def upstreams(self) -> Upstreams:
-        """For each dataset those that it is built from."""
+        """For each dataset, the datasets that it is built from."""
         return upstreams_of(self.definitions)
 
     @cached_property
@@ -234,7 +234,7 @@ class Catalog:
         return release_groups(self.upstreams)
 
     def upstream_first(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The names in an order in which each comes after what it is built from; unknown ones come first."""
+        """The names, each after everything that it is built from; unknown names come first."""
         return upstream_first(names, self.upstreams)
 
     def downstream_of(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -248,7 +248,7 @@ DIGITS = 16
 
 @cache
 def project_version() -> str:
-    """The installed version of this project; `unknown` for code that runs without having been installed."""
+    """The installed version of this project; `unknown` if it is not installed."""
     try:
         return metadata.version("backfill-assets")
     except metadata.PackageNotFoundError:
@@ -256,14 +256,14 @@ def project_version() -> str:
 
 
 def code_version(files: Mapping[str, bytes], project: str) -> str:
-    """16 hex digits over files by name and the project's version; line ends do not count.
+    """16 hex digits over files by name and the project's version; line endings do not count.
 
-    So a checkout with other line ends builds evidence that the first one's release accepts.
+    So a release accepts evidence from a checkout with other line endings.
     """
     contents = {name: hashlib.sha256(normal(content)).hexdigest() for name, content in files.items()}
     return digest([contents, project])[:DIGITS]
 
 
 def normal(content: bytes) -> bytes:
-    """A file as it counts: without a mark of its encoding, and with the line ends of Unix."""
+    """A file as it is hashed: without a byte order mark, and with Unix line endings."""
     return content.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")

@@ -1,7 +1,7 @@
-"""Models are found and checked without running them, and so are the modules of the project that they import.
+"""Find and check models, and the modules of the project that they import, without running them.
 
-An import counts wherever it stands in a file, in a function as well. Modules that code loads by a name it makes up while
-it runs cannot be seen: what does that is refused, here by its name and otherwise by `running`.
+An import counts anywhere in a file, also in a function. Modules that code loads by a name that it computes at run time cannot
+be seen: such code is refused, here by the name of the loading module and otherwise by `running`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from backfill_assets.dataset.yaml import FileProblem, content_of, decoded
 
 OWN: Final = __name__.partition(".")[0]
 _LONGEST_NAME: Final = 200
-"""Of a module; file systems know no longer ones."""
+"""Of a module; file systems allow no longer names."""
 _BLOCKS: Final = ("body", "handlers", "orelse", "finalbody", "cases")
-"""Where statements hold other statements, in the order of `ast`."""
+"""Attributes in which statements hold other statements, in the order of `ast`."""
 GIVEN: Final = sys.stdlib_module_names | {"pyspark"}
-"""What a model may import besides modules of its project."""
+"""What a model may import in addition to modules of its project."""
 _BY_NAME: Final = frozenset({"imp", "importlib", "pkgutil", "runpy", "zipimport"})
 _MAY: Final = "a model may import pyspark, the standard library and modules of its own project"
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
@@ -45,7 +45,7 @@ class _Module:
 
     @property
     def package(self) -> str:
-        """What its relative imports start from."""
+        """The package that its relative imports start from."""
         return self.name if self.folders else self.name.rpartition(".")[0]
 
     def read(self) -> ModuleSource:
@@ -56,7 +56,7 @@ class _Module:
 class Imports:
     """What a model imports, directly or through others: the project's modules by name.
 
-    `foreign` are imports that it must not have: what they bring could change without any evidence becoming stale.
+    `foreign` are forbidden imports: their code could change without any evidence becoming stale.
     """
 
     modules: Mapping[str, ModuleSource]
@@ -66,15 +66,15 @@ class Imports:
 def imports_of(tree: ast.Module, file: Path) -> Imports:
     """Follow the imports of a model through all `.py` files outside the standard library and installed packages.
 
-    The packages above a module count with it, since importing it runs them. Modules of backfill_assets are followed
-    wherever it is installed, but what they import of others is a matter of its version.
+    The parent packages of a module count too, since importing the module runs them. Modules of backfill_assets are followed
+    wherever it is installed; what they import from other packages is covered by its version.
 
     Raises:
         DatasetError: a module cannot be read; `args` are the message and no line.
     """
     modules: dict[str, ModuleSource] = {}
     foreign: list[FileProblem] = []
-    left = [_Reading(tree, file, None, whole=True)]
+    left = [_Reading(tree, file, None, complete=True)]
     seen: set[tuple[str, bool]] = set()
     chains: dict[str, tuple[_Module, ...]] = {}
     while left:
@@ -84,32 +84,32 @@ def imports_of(tree: ast.Module, file: Path) -> Imports:
                 chains[name] = _chain(name)
             chain = chains[name]
             if not _is_project(chain):
-                if sure and (why := reading.minds(name)):
+                if sure and (why := reading.refusal(name)):
                     foreign.append(FileProblem(reading.file, f"imports {name}; {why}", line))
                 continue
             for module in chain:
-                whole = module is chain[-1]
+                complete = module is chain[-1]
                 if module.name not in modules:
                     modules[module.name] = module.read()
-                if module.file is not None and (module.name, whole) not in seen:
-                    seen.add((module.name, whole))
-                    left.append(_Reading(_parsed(modules[module.name].content), module.file, module, whole))
+                if module.file is not None and (module.name, complete) not in seen:
+                    seen.add((module.name, complete))
+                    left.append(_Reading(_parsed(modules[module.name].content), module.file, module, complete))
     return Imports(modules, tuple(foreign))
 
 
 @dataclass(frozen=True)
 class _Reading:
-    """A file to be read: a model, which has no `home`, or a module.
+    """A file to read: a model, which has no `home`, or a module.
 
-    Of a package that is only run because a module below it is imported, nobody calls the functions: it is not read `whole`.
+    A package that runs only because a module below it is imported is not read `complete`: its functions are not called.
     """
 
     tree: ast.Module
     file: Path
     home: _Module | None
-    whole: bool
+    complete: bool
 
-    def minds(self, name: str) -> str | None:
+    def refusal(self, name: str) -> str | None:
         """Why the file must not import that name; None if it may."""
         own = self.home is not None and self.home.name.partition(".")[0] == OWN
         top = name.partition(".")[0]
@@ -120,17 +120,17 @@ class _Reading:
         return None if own or top in GIVEN else _MAY
 
     def statements(self) -> Iterator[ast.AST]:
-        """All statements that may run, those of blocks as well; no import stands in an expression."""
+        """All statements that may run, including those in blocks; an expression cannot contain an import."""
         left: list[ast.AST] = [self.tree]
         while left:
             node = left.pop()
             yield node
-            if self.whole or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if self.complete or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 left += (inner for block in _BLOCKS for inner in getattr(node, block, ()))
 
 
 def _names(reading: _Reading) -> Iterator[tuple[int, str, bool]]:
-    """Line and full name of everything imported; what `from package import name` names may be no module: not sure."""
+    """Line and full name of each import, and whether it must be a module: `from package import name` may name another thing."""
     for node in reading.statements():
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name, True) for alias in node.names)
@@ -149,7 +149,7 @@ def _base(node: ast.ImportFrom, home: _Module | None) -> str:
 
 
 def _chain(name: str) -> tuple[_Module, ...]:
-    """The module of that name after the packages above it; empty where one of them is not found as a file or folder."""
+    """The module of that name after its parent packages; empty if one of them is not found as a file or folder."""
     first, *others = name.split(".")
     found = _top(first) if first not in GIVEN else None
     chain: list[_Module] = []
@@ -162,7 +162,7 @@ def _chain(name: str) -> tuple[_Module, ...]:
 
 
 def _shadow(name: str) -> Path | None:
-    """The file of the project that Python takes, or has taken, for a module of the standard library."""
+    """The project's file that Python imports, or has imported, in place of a module of the standard library."""
     found = _top(name)
     taken = getattr(sys.modules.get(name), "__file__", None)
     files = [found.file if found is not None else None, Path(taken) if taken else None]
@@ -178,18 +178,18 @@ def _top(name: str) -> _Module | None:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    """What a new process would find, whatever this one has imported before."""
+    """What a new process would find, whatever this one has imported."""
     for finder in sys.meta_path:
         try:
             if spec := finder.find_spec(name, None):
                 return spec
-        except (ImportError, ValueError, AttributeError):  # of a finder that is none, or cannot say
+        except (ImportError, ValueError, AttributeError):  # a broken finder, or one that cannot answer
             continue
     return None
 
 
 def _below(package: _Module, part: str) -> _Module | None:
-    """Not by Python's own finders: they import every package on the way."""
+    """Find a part of a package without Python's own finders, which import every package on the way."""
     name = f"{package.name}.{part}"
     if len(part) > _LONGEST_NAME:
         return None
@@ -219,7 +219,7 @@ def is_installed(file: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def in_library(file: str) -> bool:
-    """Whether a file is of the standard library."""
+    """Whether a file belongs to the standard library."""
     place = Path(file).resolve()
     return place.is_relative_to(_LIBRARY) and _INSTALLED.isdisjoint(place.parts)
 
@@ -235,10 +235,10 @@ def _parsed(content: bytes) -> ast.Module:
     try:
         return ast.parse(content)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ast.Module([], [])  # it counts with its text; whoever runs the model is told what is wrong with it
+        return ast.Module([], [])  # its text still counts; running the model reports the error
 
 
-# What is never closed goes on to the end: the engine refuses it, and looking for its end again and again takes for ever.
+# An unclosed string or comment extends to the end: the engine refuses it, and searching for its end repeatedly is very slow.
 _SQL_TOKEN = re.compile(
     r"""
     (?P<skip>\s+ | --(?:\\\n|[^\r\n])* | /\*.*?(?:\*/|\Z))
@@ -251,13 +251,13 @@ _SQL_TOKEN = re.compile(
 )
 _SHOWN = 40
 _LONGEST = 256 * 1024
-# Python takes longer to parse; what needs more room goes into modules that the model imports.
+# Python takes longer to parse; longer code goes into modules that the model imports.
 _LONGEST_OF = {Language.sql: _LONGEST, Language.python: 64 * 1024}
 _WRITES = {"INSERT", "MERGE", "UPDATE", "DELETE"}
 
 
 def find_model(folder: Path, layer: ModelLayer, tables: Collection[str]) -> Model | tuple[FileProblem, ...]:
-    """The model of a layer, or what is wrong with it; `tables` are the names that it may ask for."""
+    """The model of a layer, or its problems; `tables` are the names that it may ask for."""
     candidates = [(folder / f"{layer}.{language}", language) for language in Language]
     present = [(path, language) for path, language in candidates if path.is_file()]
     if not present:
@@ -271,9 +271,9 @@ def find_model(folder: Path, layer: ModelLayer, tables: Collection[str]) -> Mode
         return (FileProblem(path, *error.args),)
     if hidden := hidden_in(text):
         at, name = hidden
-        message = f"this line holds {name}, which one cannot see; remove it"
+        message = f"this line contains the invisible character {name}; remove it"
         return (FileProblem(path, message, text.count("\n", 0, at) + 1),)
-    # As it is hashed: a line end in the text of a query is data.
+    # As it is hashed: a line ending in the text of a query is data.
     text = normal(text.encode()).decode()
     if language is Language.sql:
         problems = tuple(FileProblem(path, message, line) for line, message in sql_problems(text))
@@ -287,18 +287,18 @@ def sql_tokens(text: str) -> Iterator[str]:
 
 
 def has_nested_comment(text: str) -> bool:
-    """Whether a comment stands inside another one, which Spark knows and these tokens do not."""
+    """Whether a comment is nested in another one, which Spark supports and these tokens do not."""
     return any(match[0].startswith("/*") and "/*" in match[0][2:] for match in _SQL_TOKEN.finditer(text))
 
 
 def sql_problems(text: str, what: str = "a model") -> tuple[tuple[int, str], ...]:
-    """What keeps a text from being one SELECT, as (line, message) that calls it `what`; the engine has the last word."""
+    """Why a text is not one SELECT, as (line, message); messages call it `what`. The engine has the last word."""
     if len(text) > _LONGEST:
-        return ((1, f"the text is longer than {_LONGEST // 1024} KiB; {what} is some pages at most"),)
+        return ((1, f"the text is longer than {_LONGEST // 1024} KiB; {what} has a few pages at most"),)
     words: list[tuple[str, int]] = []
     ended, depth, line, counted = 0, 0, 1, 0
     for match in _SQL_TOKEN.finditer(text):
-        # Behind the semicolon not even a comment: engines cut one semicolon off the very end and no more.
+        # Not even a comment may follow the semicolon: engines remove one semicolon at the very end, and no more.
         if match[0].isspace() or (match.lastgroup == "skip" and not ended):
             continue
         line, counted = line + text.count("\n", counted, match.start()), match.start()
@@ -323,7 +323,7 @@ def _python_model(model: Model, tables: Collection[str]) -> Model | tuple[FilePr
         tree = ast.parse(model.text, filename=str(model.path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = error.lineno if isinstance(error, SyntaxError) else None
-        return (FileProblem(model.path, f"this is no Python: {getattr(error, 'msg', error)}", line),)
+        return (FileProblem(model.path, f"this is not valid Python: {getattr(error, 'msg', error)}", line),)
     try:
         imports = imports_of(tree, model.path)
     except DatasetError as error:

@@ -1,11 +1,11 @@
-"""Run the Python of a model, and what it imports of the project, from the very bytes that its code version names.
+"""Run a Python model, and the project's modules that it imports, from exactly the bytes that its code version covers.
 
-Python's own import would run a stale `.pyc`, what another version has left in `sys.modules`, or a file that was deployed
-since. Here each run compiles the bytes that were hashed when the dataset was loaded, into modules of its own; so what runs
-is what was hashed, whatever lies on the disk by now.
+Python's own import could run a stale `.pyc`, a module that another version left in `sys.modules`, or a file that was deployed
+since. Here each run compiles the bytes that were hashed when the dataset was loaded, into modules of its own. So the code that
+runs is the code that was hashed, whatever is on disk now.
 
-The code of a model has an `__import__` of its own, in whichever function or thread it runs. Nothing changes for the rest
-of the process: two versions of a module can run side by side, and the standard library and Spark are imported as always.
+The code of a model has its own `__import__`, in every function and thread. Nothing changes for the rest of the process: two
+versions of a module can run side by side, and the standard library and Spark are imported as usual.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from backfill_assets.dataset.models import GIVEN, OWN, in_library, is_installed
 
 _NUMBERS: Final = itertools.count(1)
 _WATCHED: Final = {"open": 0, "os.system": 0, "socket.connect": 1, "sqlite3.connect": 0, "subprocess.Popen": 0}
-"""Events of `sys.audit` by which code asks for what is no part of it, and which of their arguments names it."""
+"""Events of `sys.audit` that show access to something outside the code, and which of their arguments names it."""
 _READERS: Final = {"importlib.metadata", "linecache", "tokenize"}
-"""Modules that read versions of what is installed, and source for tracebacks and warnings."""
+"""Modules that read the versions of installed packages, and source for tracebacks and warnings."""
 
 
 @contextmanager
 def running(model: Model) -> Iterator[ModuleType]:
-    """The module of a Python model, run from its text; its functions are called within the context.
+    """Run a Python model from its text and yield its module; call its functions within the context.
 
     Raises:
-        ModelError: its code imports or reads what is not hashed; also if it has caught the refusal.
+        ModelError: its code imports or reads what is not hashed, even if the code catches the refusal.
     """
     _watch()
     code = _HashedCode(model)
@@ -56,9 +56,9 @@ def running(model: Model) -> Iterator[ModuleType]:
 
 
 class _HashedCode:
-    """The code of one run: modules that exist for it alone, under names that nobody else has.
+    """The code of one run: modules of its own, under unique names.
 
-    They stand in `sys.modules` under these names while it runs: dataclasses, type hints and pickle look there.
+    They are in `sys.modules` under these names while it runs: dataclasses, type hints and pickle look there.
     """
 
     def __init__(self, model: Model) -> None:
@@ -88,7 +88,7 @@ class _HashedCode:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """What import statements of a model's code call in place of Python's own `__import__`."""
+        """Import for the statements of a model's code, in place of Python's own `__import__`."""
         package = str((globals or {}).get("__package__") or "")
         full = resolve_name("." * level + name, package) if level else name
         top = full.partition(".")[0]
@@ -109,22 +109,21 @@ class _HashedCode:
         return module
 
     def _given(self, full: str, top: str, package: str, fromlist: Sequence[str] | None) -> ModuleType:
-        """Of the standard library, Spark, or what these or backfill_assets need of installed packages.
+        """Import from the standard library, Spark, or installed packages that these or backfill_assets need.
 
-        The model itself may name no such package: it is refused when it is loaded. But C code imports in the name of
-        whoever calls it.
+        A model that names such a package itself is refused when it is loaded. But C code imports in the name of its caller.
         """
         if top not in GIVEN and package.partition(".")[0] != OWN and not is_installed(_place(top) or "/"):
             raise self._unknown(full)
         module = __import__(full, None, None, fromlist or ())
         place = _place(top) if top in sys.stdlib_module_names else None
         if place is not None and not is_installed(place):
-            what = f"imports {full}, and Python has taken the project's {place} for it; rename that"
+            what = f"imports {full}, but Python has imported the project's {place} in its place; rename that"
             raise self.refuse(sys._getframe(), what)  # noqa: SLF001  # as below
         return module
 
     def _module(self, full: str) -> ModuleType:
-        """The module of that name, after the packages above it."""
+        """The module of that name, after its parent packages."""
         above: ModuleType | None = None
         parts = full.split(".")
         for number, part in enumerate(parts, 1):
@@ -139,7 +138,7 @@ class _HashedCode:
         return self.loaded[full]
 
     def _part(self, module: ModuleType, full: str, name: str) -> None:
-        """Let `from full import name` find a module of that name; another name is Python's to look for."""
+        """Let `from full import name` find a module of that name; Python itself looks up other names."""
         if name == "*":
             for each in getattr(module, "__all__", ()):
                 self._part(module, full, each)
@@ -173,7 +172,7 @@ class _HashedCode:
         return self.loaded[name]
 
     def refuse(self, frame: FrameType, what: str) -> ModelError:
-        """The refusal of what the code at that frame, or above it, does; it stands even if the code catches it."""
+        """Record the refusal of what the code at that frame, or above it, does; it counts even if the code catches it."""
         while frame.f_code.co_filename == _HERE and frame.f_back is not None:
             frame = frame.f_back
         error = ModelError(f"{frame.f_code.co_filename}, line {frame.f_lineno}: {what}")
@@ -183,25 +182,25 @@ class _HashedCode:
     def _unknown(self, name: str) -> ModelError:
         return self.refuse(
             sys._getframe(),  # noqa: SLF001  # what `inspect` calls as well
-            f"imports {name}, which is no part of the code version: no import statement that was followed names it; "
+            f"imports {name}, which is not part of the code version: no import statement that was followed names it; "
             f"write one (import {name}) at the top of the model",
         )
 
 
 def _place(top: str) -> str | None:
-    """Where a package that Python has imported lies."""
+    """The location of a package that Python has imported."""
     module = sys.modules.get(top)
     return getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
 
 
 @cache
 def _watch() -> None:
-    """From the first Python model on; Python forgets no such hook."""
+    """Install the audit hook with the first Python model; Python cannot remove it."""
     sys.addaudithook(_audit)
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    """Refuse what the code of a model asks for itself or through the standard library; what Spark does is Spark's."""
+    """Refuse what a model's code accesses, directly or through the standard library; Spark's own access is not checked."""
     if event not in _WATCHED:
         return
     asked = arguments[_WATCHED[event]]
@@ -217,13 +216,13 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         return
     raise code.refuse(
         frame,
-        f"asks for {asked!r} ({event}), which is no part of the code version; a model has its tables and its code alone: make "
-        "it a reference in dataset.yaml, or write it into a module and import that by a statement",
+        f"asks for {asked!r} ({event}), which is not part of the code version; a model has only its tables and its code: make "
+        "it a reference in dataset.yaml, or write it into a module and import that with a statement",
     )
 
 
 def _code_of(frame: FrameType) -> _HashedCode | None:
-    """Whose code runs in a frame, or for whom a module of Python's is imported there; None for all code that is no model's."""
+    """The model's code that runs in a frame, or that a module of Python is imported for there; None for any other code."""
     if frame.f_code is _IMPORT and frame.f_locals["top"] in sys.stdlib_module_names:
         found = frame.f_locals["self"]
     else:
@@ -236,6 +235,6 @@ _HERE: Final = _IMPORT.co_filename
 
 
 def _comes_with_python(file: str) -> bool:
-    # What is compiled of the project never lies among compiled files: only Python's own is looked for there.
+    # A model never reads compiled files of the project: only Python's own are read from that folder.
     folders = [*zoneinfo.TZPATH, *([sys.pycache_prefix] if sys.pycache_prefix is not None else [])]
     return is_installed(file) or any(Path(file).is_relative_to(folder) for folder in folders)

@@ -1,4 +1,4 @@
-"""What a dataset is fed from, as `dataset.yaml` declares it: files and their format, references, golden sources, upstreams."""
+"""The inputs of a dataset, as `dataset.yaml` declares them: files and their format, references, golden sources, upstreams."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Format(StrEnum):
 
 
 class NamedBy(Enum):
-    """What says which column a value of a file belongs to; raw keeps the lines of all files but those with a schema."""
+    """How a file shows which column a value belongs to; raw keeps the lines of all files except those with a schema."""
 
     header = auto()
     place = auto()
@@ -55,7 +55,7 @@ class NamedBy(Enum):
 
 
 class Encoding(StrEnum):
-    """How the bytes of text files stand for characters."""
+    """The character encoding of text files."""
 
     utf_8 = "utf-8"
     latin_1 = "latin-1"
@@ -63,7 +63,7 @@ class Encoding(StrEnum):
 
 
 class CsvOptions(Part):
-    """How CSV files are to be read."""
+    """How CSV files are read."""
 
     header: bool = True
     delimiter: Annotated[str, Field(min_length=1, max_length=2)] = ","
@@ -71,32 +71,32 @@ class CsvOptions(Part):
     null_value: str = ""
 
     @model_validator(mode="after")
-    def _tells_cells_apart(self) -> Self:
+    def _separates_cells(self) -> Self:
         signs = self.delimiter.replace("\\t", "\t")
         if not signs.replace("\t", "").isprintable() or "\\" in signs + self.quote or not self.quote.isprintable():
-            raise ValueError("delimiter and quote: write signs that one can see, or \\t, and no backslash else")
+            raise ValueError("delimiter and quote: write visible characters or \\t, and no other backslash")
         if self.quote in signs:
-            raise ValueError(f"delimiter and quote are both {self.quote!r}; choose another one for one of them")
+            raise ValueError(f"delimiter and quote are both {self.quote!r}; change one of them")
         return self
 
 
 class Files(Part):
-    """What a source and a reference both say of their files."""
+    """The keys that a source and a reference share."""
 
     format: Format
     columns: dict[Name, ColumnType] = Field(min_length=1)
     optional: tuple[Name, ...] = Field(
-        default=(), description="Columns that a file may lack; they are null there. Each file has all others."
+        default=(), description="Columns that may be missing in a file; they are null there. All others must exist."
     )
     encoding: Encoding = Field(
-        default=Encoding.utf_8, description="Of CSV and JSONL: how bytes stand for characters; others are quarantined."
+        default=Encoding.utf_8, description="Of CSV and JSONL; rows with bytes of another encoding are quarantined."
     )
     csv: CsvOptions = CsvOptions()
 
     @model_validator(mode="after")
     def _knows_what_is_optional(self) -> Self:
         if unknown := [name for name in self.optional if name not in self.columns]:
-            raise ValueError(f"optional: {unknown[0]} is none of the columns; declare its type there")
+            raise ValueError(f"optional: {unknown[0]} is not one of the columns; declare its type there")
         return self
 
     @property
@@ -119,7 +119,7 @@ class Files(Part):
 
     @property
     def is_text(self) -> bool:
-        """Whether the files are lines of text, which raw keeps as they came."""
+        """Whether the files are lines of text, which raw keeps unchanged."""
         return self.named_by is not NamedBy.schema
 
 
@@ -139,21 +139,21 @@ class Consumer(Part):
 
 
 class OnMissing(StrEnum):
-    """Whether a day that lacks its source or an upstream fails or passes its check of presence."""
+    """Whether a day without its source or an upstream fails or passes its check of presence."""
 
     fail = "fail"
     pass_ = "pass"  # noqa: S105  # a word of YAML, not a secret
 
 
 class OrderBy(StrEnum):
-    """What tells the older of two files that one landing finds."""
+    """What decides which of two files in one landing is older."""
 
     time = "time"
     path = "path"
 
 
 class Undeclared(StrEnum):
-    """What raw keeps of the columns of CSV and JSONL files that nobody declared."""
+    """What raw does with undeclared columns of CSV and JSONL files."""
 
     keep = "keep"
     drop = "drop"
@@ -165,7 +165,7 @@ class Source(Files):
     path: RelativePath = Field(description="Glob below the sources folder; {day} stands for the delivery day.")
     late_days: Annotated[int, Field(ge=0, le=366)] = Field(
         default=0,
-        description="Files of up to so many days later may hold rows of a day as well; staging reads that far.",
+        description="Files of up to this many days later may also hold rows of a day; staging reads that far.",
     )
     on_missing: OnMissing = OnMissing.fail
     order_by: OrderBy = Field(
@@ -175,11 +175,11 @@ class Source(Files):
     )
     undeclared: Undeclared = Field(
         default=Undeclared.keep,
-        description="Columns of CSV and JSONL files that are not declared: raw keeps them as they came, or drops them.",
+        description="Undeclared columns of CSV and JSONL files: raw keeps them unchanged, or drops them.",
     )
     removed_after_landing: bool = Field(
         default=False,
-        description="Files are taken away once they have landed: an empty sources folder is no error then.",
+        description="Files are removed once they have landed: an empty sources folder is not an error then.",
     )
 
     @model_validator(mode="after")
@@ -192,7 +192,7 @@ class Upstream(Part):
     """Another dataset whose facts a day is built from."""
 
     lookback_days: Annotated[int, Field(ge=0, le=366)] = Field(
-        default=0, description="How many days before its own a day reads of the upstream."
+        default=0, description="How many earlier days of the upstream a day reads."
     )
     on_missing: OnMissing = OnMissing.fail
 
@@ -204,7 +204,7 @@ class GoldenColumn(Part):
     """A column whose values must agree."""
 
     tolerance: Distance = Field(
-        default=Decimal(0), description="How far two numbers may lie apart to count as equal; 0 is exact."
+        default=Decimal(0), description="How far two numbers may differ and still count as equal; 0 is exact."
     )
 
 
@@ -219,37 +219,37 @@ class Golden(CheckConfig):
     table: RelativePath | None = Field(default=None, description="Folder of a Delta table below the sources folder.")
     sql: _Query | None = Field(
         default=None,
-        description="One SELECT that brings file or table, under the golden source's name, to the key and the columns; "
-        "it may read references and upstreams by name, and needs no file or table then.",
+        description="One SELECT that turns file or table, under the golden source's name, into the key and the columns; "
+        "it may read references and upstreams by name, and then needs no file or table.",
     )
     ours: _Query | None = Field(
         default=None,
-        description="One SELECT that brings the dataset's rows, under its name, to the same key and columns.",
+        description="One SELECT that turns the dataset's rows, under its name, into the same key and columns.",
     )
-    key: tuple[Name, ...] = Field(min_length=1, description="Columns that rows are matched by; one is the day.")
+    key: tuple[Name, ...] = Field(min_length=1, description="Columns that rows are matched by; one of them is the day.")
     columns: dict[Name, GoldenColumn] = Field(default_factory=dict, description="Columns that are compared.")
     max_mismatches: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
     def _has_one_origin(self) -> Self:
         if self.file is not None and self.table is not None:
-            raise ValueError("file and table are both set; a golden source is one of them")
+            raise ValueError("file and table are both set; keep one of them")
         if self.file is None and self.table is None and self.sql is None:
             raise ValueError("set file, table or sql: what the days are compared with")
         return self
 
 
 _ELSEWHERE: Final = {"path", "late_days", "on_missing", "order_by", "removed_after_landing"}
-"""Keys of `source` that say where files lie and which count, and nothing of how they are read."""
+"""Keys of `source` about where files are and which count, not about how they are read."""
 
 _RULES: Final = 2
-"""Counts up whenever the same lines are read otherwise than before, so that what has landed is read and counted again."""
+"""Increase it whenever the same lines are read differently, so that landed files are read and counted again."""
 
 
 def reading_of(source: Source) -> str:
     """How a source is read now: what raw keeps of its files, and a digest of format, options, columns and types.
 
-    Spark's version is no part of it.
+    Spark's version is not part of it.
     """
     said = source.model_dump(mode="json", exclude=_ELSEWHERE)
     rules = _RULES if source.is_text else 0
@@ -258,20 +258,20 @@ def reading_of(source: Source) -> str:
 
 
 def form_of(reading: str) -> str:
-    """What raw keeps of a delivery that was read so: two readings of one form need no source, for raw has what both read."""
+    """What raw keeps of a delivery with this reading; between readings of one form, raw has everything, without the source."""
     return reading.partition(" ")[0]
 
 
 def _form(source: Source) -> str:
-    """The lines of text files; of what is written otherwise than it came, a digest of how."""
+    """The lines of text files; for files that raw stores in another form, a digest of that form."""
     if not source.is_text:
-        # A column that a file lacks is null in raw: only its file tells whether it may be.
+        # A column that is missing in a file is null in raw: only the file shows whether it was missing.
         kept = [source.columns, sorted(source.optional)] if source.optional else source.columns
         return f"columns:{digest(kept)[:16]}"
     if source.undeclared is Undeclared.drop:
         read = source.model_dump(mode="json", include={"format", "csv", "encoding", "optional"})
-        # Without a headline raw keeps under each name what stood at its place.
+        # Without a header, raw keeps under each name the value at its place.
         names = list(source.columns) if source.named_by is NamedBy.place else sorted(source.columns)
         return f"cells:{digest([read, names])[:16]}"
-    # A headline is no row, and which row of a file was the first nobody knows afterwards.
+    # A header is not a row, and raw does not know which row of a file was the first.
     return "lines+header" if source.named_by is NamedBy.header else "lines"

@@ -1,4 +1,4 @@
-"""Strict YAML with line numbers, and what is wrong with it in words."""
+"""Read strict YAML with line numbers, and report its problems in words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from backfill_assets.core.errors import DatasetError, MisfitError
 from backfill_assets.core.text import NOT_SHOWN, hidden_in, may_hold_secret, shortened, visible, without_secrets
 
 MOST_PROBLEMS = 100
-"""Nobody reads more of them."""
+"""The most problems that are reported at a time."""
 _LONGEST_KEY = 200
 _LONGEST_VALUE = 60
 _LONGEST_PATH = 1_000
@@ -38,10 +38,10 @@ _REMEDIES: Final = {
     "less_than": "write a number below {lt}",
     "less_than_equal": "write a number of at most {le}",
 }
-"""What to write instead, by pydantic's name of an error; in braces what pydantic tells besides."""
+"""What to write instead, by pydantic's name of an error; braces hold values from pydantic."""
 
 KeyPath = tuple[str | int, ...]
-"""Where a value stands in a YAML document: keys and list positions."""
+"""The place of a value in a YAML document: keys and list positions."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class FileProblem:
 
 
 def shown_path(path: Path) -> str:
-    """The path as people look for it: relative to the working folder where it lies below it; of a giant the beginning."""
+    """The path, relative to the working folder if it is below it; long paths are truncated."""
     absolute = path.absolute()
     text = str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute)
     return visible(shortened(text, _LONGEST_PATH))
@@ -109,11 +109,11 @@ def _message(detail: Any, path: KeyPath, root: type[BaseModel]) -> str:
     if detail["type"] == "extra_forbidden":
         return f"unknown key {key}{_suggestion(str(path[-1]), _keys_at(path[:-1], root))}"
     remedy = _remedy(detail)
-    # A model's own refusal names the key itself, and its value would be the whole mapping.
+    # A model's own error names the key itself, and its value would be the complete mapping.
     if isinstance(detail["input"], Mapping) and detail["type"] == "value_error":
         return f"{key}: {remedy}" if key else remedy
     if path[:1] == ("notify",) and path[1:2] != ("on",):
-        # Where a webhook is expected, any text may be one.
+        # Any text in a webhook's place may be one, which is a secret.
         return f"{key}: {remedy}"
     return f"{key} = {_shown_value(detail['input'])}: {remedy}" if key else remedy
 
@@ -129,7 +129,7 @@ def _remedy(detail: Any) -> str:
 
 
 def _shown_value(value: object) -> str:
-    """A value as it may stand in a message: as in YAML, and short."""
+    """A value for a message: as in YAML, and short."""
     match value:
         case None:
             return "nothing"
@@ -190,20 +190,18 @@ def content_of(file: Path, most: int = MAX_BYTES) -> bytes:
             no line.
     """
     try:
-        # A pipe that nobody writes to would be waited for, and a device may never end.
+        # Opening a pipe without a writer would wait, and a device may never end.
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as opened:  # noqa: PTH123  # the descriptor tells what was opened; the path may have changed
+        with open(descriptor, "rb") as opened:  # noqa: PTH123  # the descriptor shows what was opened; the path may have changed
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise DatasetError("this is no regular file; name one", None)
+                raise DatasetError("this is not a regular file; name one", None)
             content = opened.read(most + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise DatasetError(
-            f"the file cannot be read: {reason}; name one that is there and may be read", None
-        ) from error
+        raise DatasetError(f"the file cannot be read: {reason}; name one that exists and is readable", None) from error
     if len(content) > most:
         raise DatasetError(
-            f"the file is larger than {most // 1024} KiB; such a file is some pages long: take out what is not needed",
+            f"the file is larger than {most // 1024} KiB; such a file has a few pages: remove what is not needed",
             None,
         )
     return content
@@ -213,13 +211,13 @@ def decoded(content: bytes) -> str:
     """The text of a file.
 
     Raises:
-        DatasetError: it is no UTF-8; `args` are the message and the line.
+        DatasetError: it is not UTF-8; `args` are the message and the line.
     """
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise DatasetError(f"byte {error.start} is no UTF-8; save the file as UTF-8", line) from error
+        raise DatasetError(f"byte {error.start} is not valid UTF-8; save the file as UTF-8", line) from error
 
 
 MAX_DEPTH: Final = 32
@@ -236,7 +234,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML document: its value, the line of every key, and faults as (line, key path, message)."""
+    """A YAML document: its value, the line of every key, and problems as (line, key path, message)."""
 
     value: object
     lines: Mapping[KeyPath, int]
@@ -244,26 +242,26 @@ class Document:
 
 
 def read_yaml(text: str) -> Document:
-    """Read one document; faults that leave the rest readable are collected.
+    """Read one document; problems that leave the rest readable are collected.
 
     Raises:
-        DatasetError: the text is too large, no YAML, or holds what one cannot see; `args` are the message and the line
-            (or nothing).
+        DatasetError: the text is too large, not YAML, or contains an invisible character; `args` are the message and the
+            line (or None).
     """
     if len(text.encode()) > MAX_BYTES:
         raise DatasetError(f"the file is larger than {MAX_BYTES // 1024} KiB; such a file is a page long", None)
     if hidden := hidden_in(text):
         at, name = hidden
-        raise DatasetError(f"this line holds {name}, which one cannot see; remove it", text.count("\n", 0, at) + 1)
+        raise DatasetError(f"this line contains the invisible character {name}; remove it", text.count("\n", 0, at) + 1)
     reader = _Reader(yaml.parse(text, Loader=_LOADER))
     try:
         value = reader.document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = error.problem or error.context or "it cannot be parsed"
-        raise DatasetError(f"this is no YAML: {problem}", mark.line + 1 if mark else None) from error
+        raise DatasetError(f"this is not valid YAML: {problem}", mark.line + 1 if mark else None) from error
     except (yaml.YAMLError, ValueError) as error:
-        raise DatasetError(f"this is no YAML: {' '.join(str(error).split())}", None) from error
+        raise DatasetError(f"this is not valid YAML: {' '.join(str(error).split())}", None) from error
     return Document(value, reader.lines, tuple(reader.problems))
 
 
@@ -312,22 +310,22 @@ class _Reader:
             return self.mapping(path)
         if isinstance(event, yaml.SequenceStartEvent):
             return self.sequence(path)
-        # The text itself was looked at as a whole; what is left are escapes, such as "\u202e".
+        # The text itself was already checked; only escapes remain, such as "\u202e".
         if hidden := hidden_in(event.value):
-            self.problem(event, path, f"{shown_key(path)} holds {hidden[1]}, which one cannot see; remove it")
+            self.problem(event, path, f"{shown_key(path)} contains the invisible character {hidden[1]}; remove it")
         return event.value if event.style else _plain(event.value)
 
     def mapping(self, path: KeyPath) -> dict[str, object]:
         found: dict[str, object] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent):
-                raise DatasetError("this key is no plain text; quote it or write a mapping", _line(event))
+                raise DatasetError("this key is not plain text; quote it or write a mapping", _line(event))
             key = str(event.value)
             here = (*path, key)
             if event.anchor or event.tag:
                 self.problem(event, here, f"the key {shown_key((key,))!r} has an anchor or a tag; remove it")
             if key in found:
-                text = f"{shown_key(here)} stands here again; it is already set in line {self.lines[here]}"
+                text = f"{shown_key(here)} is already set in line {self.lines[here]}"
                 self.problem(event, here, f"{text}; keep one of them")
             self.lines.setdefault(here, _line(event))
             value = self.value(next(self.events), here)

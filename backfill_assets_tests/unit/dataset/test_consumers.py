@@ -34,7 +34,7 @@ def test_a_dataset_without_consumers_has_none(tmp_path: Path) -> None:
     [
         ("DROP TABLE trips", "consumers.bi.sql: the statement begins with 'DROP'; a consumer's query is one SELECT"),
         ("SELECT 1; SELECT 2", "something follows the semicolon; a consumer's query is one SELECT"),
-        ("SELECT sum(fare) FROM published.trips", "it names the view published.trips; write trips alone"),
+        ("SELECT sum(fare) FROM published.trips", "it reads the view published.trips; write trips alone"),
         ("SELECT sum(fare) FROM PUBLISHED . `trips`", "write trips alone"),
         ('""', "consumers.bi.sql"),
     ],

@@ -65,8 +65,8 @@ def test_all_columns_but_those_that_match_rows_are_compared_and_texts_and_boolea
             "holds no numbers",
         ),
         ({"columns": {"trip": {"type": "long", "tolerance": 1}}}, ("columns", "trip", "tolerance"), "must be equal"),
-        ({"dimensions": ["town"]}, ("dimensions",), "dimensions names 'town', which columns does not declare"),
-        ({"dropped_columns": ["fare"]}, ("dropped_columns",), "dropped_columns names 'fare', which columns declares"),
+        ({"dimensions": ["town"]}, ("dimensions",), "dimensions names 'town', which is not declared in columns"),
+        ({"dropped_columns": ["fare"]}, ("dropped_columns",), "dropped_columns names 'fare', which is still a column"),
         ({"dimensions": ["city", "city"]}, ("dimensions",), "dimensions names 'city' 2 times"),
     ],
 )

@@ -112,9 +112,9 @@ def test_upstream_days_reach_back_but_not_before_the_history() -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"upstream": {}}, "neither source nor upstream"),
+        ({"upstream": {}}, "source and upstream are both missing"),
         ({"upstream": {"totals": {}}}, "the dataset itself"),
-        ({"upstream": {"raw": {}}}, "their own tables"),
+        ({"upstream": {"raw": {}}}, "a table of the models has that name"),
         ({"staging": {"deduplicate": "none"}}, "staging needs a source"),
         ({"checks": {"corrupt_rows": {"max_rows": 1}}}, "checks.corrupt_rows needs a source"),
         ({"checks": {"reconciliation": {"metrics": ["row_count"]}}}, "reconciliation.metrics needs a source"),

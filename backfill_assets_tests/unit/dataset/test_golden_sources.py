@@ -47,23 +47,23 @@ def test_a_dataset_without_golden_sources_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("one", "message"),
     [
-        (f"{FILE}, key: [trip]", "golden.finance.key lacks the partition column 'trip_date'; rows are compared day by day"),
+        (f"{FILE}, key: [trip]", "golden.finance.key has no partition column 'trip_date'; rows are compared day by day"),
         (f"{FILE}, key: [trip_date, trip, trip]", "golden.finance.key names 'trip' twice; once is enough"),
-        (f"{FILE}, sql: SELECT 1, key: [trip_date, ride]", "names 'ride', which columns of the dataset do not declare"),
+        (f"{FILE}, sql: SELECT 1, key: [trip_date, ride]", "names 'ride', which is not declared in columns"),
         (
             f"{FILE}, ours: SELECT * FROM trips, key: [trip_date, ride]",
-            "golden.finance.key names 'ride', which file.columns do not declare; add it there, or set sql",
+            "golden.finance.key names 'ride', which is not declared in file.columns; add it there, or set sql",
         ),
         (
             f"{FILE}, key: [trip_date], columns: {{toll: {{}}}}, sql: SELECT 1",
-            "golden.finance.columns.toll: 'toll' is what columns of the dataset do not declare; add it there, or set ours",
+            "golden.finance.columns.toll: 'toll' is not declared in columns; add it there, or set ours",
         ),
         (
             f"{FILE}, key: [trip_date], columns: {{trip_date: {{}}}}",
             "golden.finance.columns.trip_date is part of the key, which must be equal; name it in one of them",
         ),
         (f"{FILE}, key: []", "golden.finance.key"),
-        (f"{FILE}, table: golden/trips, key: [trip_date]", "file and table are both set; a golden source is one of them"),
+        (f"{FILE}, table: golden/trips, key: [trip_date]", "file and table are both set; keep one of them"),
         ("key: [trip_date]", "set file, table or sql: what the days are compared with"),
         ("table: ../trips, key: [trip_date]", "use a path relative to the sources folder, without '..'"),
         (f"{FILE}, key: [trip_date], columns: {{fare: {{tolerance: -1}}}}", "golden.finance.columns.fare.tolerance"),

@@ -83,4 +83,4 @@ def test_a_circle_is_refused_with_all_its_members(tmp_path: Path) -> None:
     catalog = load_folder(tmp_path)
     assert set(catalog.datasets) == {"trips"}
     assert {problem.dataset for problem in catalog.problems} == {"egg", "hen"}
-    assert "go round in a circle" in problems(catalog)
+    assert "form a cycle" in problems(catalog)

@@ -101,7 +101,7 @@ def test_a_folder_of_datasets_that_is_not_there_is_refused(tmp_path: Path) -> No
         ("key: [trip_date, trip]", "key: trip", "dataset.yaml:4: key = 'trip': write a list"),
         ("key: [trip_date, trip]", "key: []", "key = an empty list: name at least 1"),
         ("key: [trip_date, trip]", "key: [trip, trip]", "key names 'trip' 2 times"),
-        ("key: [trip_date, trip]", "key: [ride]", "dataset.yaml:4: key names 'ride', which columns does not declare"),
+        ("key: [trip_date, trip]", "key: [ride]", "dataset.yaml:4: key names 'ride', which is not declared in columns"),
         ("partition_column: trip_date", "partition_column: day", "partition_column 'day' is not declared in columns"),
         (
             "partition_column: trip_date",
@@ -111,7 +111,7 @@ def test_a_folder_of_datasets_that_is_not_there_is_refused(tmp_path: Path) -> No
         (
             "trip: {type: long}",
             "trip: {type: long}\n  unit: {type: string}",
-            "dataset.yaml:8: columns declares 'unit', a name kept",
+            "dataset.yaml:8: columns declares 'unit', a name reserved",
         ),
         (
             "trip: {type: long}",
@@ -122,7 +122,7 @@ def test_a_folder_of_datasets_that_is_not_there_is_refused(tmp_path: Path) -> No
         ("name: trips", "name: rides", "dataset.yaml:1: name = 'rides': the folder is called 'trips'"),
         ("name: trips", "name: ../x", "name = '../x': the name '../x' is not a safe name"),
         ("path: trips/{day}.csv", "path: trips.csv", "source: path must contain {day}"),
-        ("path: trips/{day}.csv", "path: trips/{day}/{hour}.csv", "only {day} may stand in braces"),
+        ("path: trips/{day}.csv", "path: trips/{day}/{hour}.csv", "only {day} may be in braces"),
         (
             "path: trips/{day}.csv",
             "path: ../{day}.csv",
@@ -134,15 +134,15 @@ def test_a_folder_of_datasets_that_is_not_there_is_refused(tmp_path: Path) -> No
         (
             "references:\n  cities:\n",
             "references:\n  raw:\n",
-            "references.raw: models know their own tables by that name",
+            "references.raw: models or golden queries use that name for their own tables",
         ),
         (
             "references:\n  cities:\n",
             "references:\n  trips: {format: csv, path: trips.csv, columns: {a: string}}\n  cities:\n",
-            "references.trips: models know their own tables by that name, or golden queries do",
+            "references.trips: models or golden queries use that name for their own tables",
         ),
         ("fare: {tolerance: 2%}", "fare: {tolerance: 2}", "measures.fare.tolerance = 2: write a percentage"),
-        ("fare: {tolerance: 2%}", "fair: {}", "measures names 'fair', which columns does not declare"),
+        ("fare: {tolerance: 2%}", "fair: {}", "measures names 'fair', which is not declared in columns"),
         ("fare: {tolerance: 2%}", "city: {}", "measures.city: a string cannot be summed; set sum: false"),
         ("fare: {tolerance: 2%}", "city: {sum: false}", "measures.city compares nothing"),
         (
@@ -158,7 +158,7 @@ def test_a_folder_of_datasets_that_is_not_there_is_refused(tmp_path: Path) -> No
         ),
         ("columns: [city], to", "columns: [town], to", "checks.references.cities: no column 'town' in columns"),
         ("to: [city]", "to: [town]", "checks.references.cities: cities has no column 'town'"),
-        ("to: [city]", "to: [city, city]", "columns and to must name equally many columns"),
+        ("to: [city]", "to: [city, city]", "columns and to must name the same number of columns"),
         (
             "checks:\n",
             "checks:\n  not_null: {severity: warn, blocking: true}\n",
@@ -240,7 +240,7 @@ def test_a_file_that_is_not_utf8_is_refused_with_its_line(tmp_path: Path) -> Non
     folder = write_dataset(tmp_path)
     (folder / "dataset.yaml").write_bytes(b"name: trips\nowner: M\xfcller\n")
     (problem,) = problems(folder)
-    assert "dataset.yaml:2: byte 20 is no UTF-8" in str(problem)
+    assert "dataset.yaml:2: byte 20 is not valid UTF-8" in str(problem)
 
 
 def test_a_model_that_is_a_broken_link_counts_as_missing(tmp_path: Path) -> None:

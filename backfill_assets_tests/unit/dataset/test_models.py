@@ -63,8 +63,8 @@ def test_a_python_model_is_known_by_its_parameters_and_never_run(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("def fact(:", "fact.py:1: this is no Python: invalid syntax"),
-        ("a = '\0'", "this is no Python"),
+        ("def fact(:", "fact.py:1: this is not valid Python: invalid syntax"),
+        ("a = '\0'", "this is not valid Python"),
         ("def facts(staging): ...", "there is no function fact; write def fact(cities, staging)"),
         ("class A:\n    def fact(self): ...", "there is no function fact"),
         ("def fact(raw): ...", "fact.py:1: fact asks for the table 'raw'; there are: cities, staging"),
@@ -106,7 +106,7 @@ def test_a_model_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path)
     (folder / "fact.sql").write_bytes(b"SELECT '\xff'")
     (problem,) = problems(folder)
-    assert "fact.sql:1: byte 8 is no UTF-8" in str(problem)
+    assert "fact.sql:1: byte 8 is not valid UTF-8" in str(problem)
 
 
 def test_a_sql_model_wrong_in_its_third_line_names_that_line(tmp_path: Path) -> None:

@@ -80,5 +80,5 @@ def test_a_reading_needs_no_source_where_raw_has_what_it_reads(
 
 
 def test_only_declared_columns_are_optional() -> None:
-    with pytest.raises(ValueError, match="optional: c is none of the columns"):
+    with pytest.raises(ValueError, match="optional: c is not one of the columns"):
         source(optional=["c"])

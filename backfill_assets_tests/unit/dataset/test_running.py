@@ -172,7 +172,7 @@ def test_what_python_has_taken_for_a_module_of_its_own_is_refused_wherever_it_li
     (problem,) = problems(python_dataset(tmp_path / "datasets", text))
     assert f"{home}/tabnanny.py of the project" in str(problem)
     with pytest.raises(
-        ModelError, match=r"line 1: imports tabnanny, and Python has taken the project's .*; rename that"
+        ModelError, match=r"line 1: imports tabnanny, but Python has imported the project's .*; rename that"
     ):
         run(Model(ModelLayer.fact, tmp_path / "fact.py", Language.python, text))
 

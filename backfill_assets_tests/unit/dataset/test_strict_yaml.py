@@ -48,8 +48,8 @@ def test_every_duplicate_key_is_told_and_the_first_one_counts() -> None:
     document = read_yaml("a: 1\nb: {c: 1, c: 2}\na: 3\n")
     assert document.value == {"a": 1, "b": {"c": 1}}
     assert [(line, text) for line, _, text in document.problems] == [
-        (2, "b.c stands here again; it is already set in line 2; keep one of them"),
-        (3, "a stands here again; it is already set in line 1; keep one of them"),
+        (2, "b.c is already set in line 2; keep one of them"),
+        (3, "a is already set in line 1; keep one of them"),
     ]
 
 
@@ -73,10 +73,10 @@ def test_what_makes_yaml_clever_is_refused(text: str, line: int, message: str) -
 @pytest.mark.parametrize(
     ("text", "message", "line"),
     [
-        ("a: [1\nb: 2", "this is no YAML", 2),
-        ("a:\tb\n\t- c", "this is no YAML", 2),
-        ("a: \x01", "this is no YAML", None),
-        ("? [a, b]\n: 1\n", "this key is no plain text", 1),
+        ("a: [1\nb: 2", "this is not valid YAML", 2),
+        ("a:\tb\n\t- c", "this is not valid YAML", 2),
+        ("a: \x01", "this is not valid YAML", None),
+        ("? [a, b]\n: 1\n", "this key is not plain text", 1),
         ("a: " + "[" * 40 + "]" * 40, "nested deeper than 32 levels", 1),
         ("a: " + "[" * 100_000, "nested deeper than 32 levels", 1),
         ("#" * (MAX_BYTES + 1), "larger than 1024 KiB", None),

@@ -153,7 +153,7 @@ def test_the_digits_of_other_scripts_turn_no_knob(house: House) -> None:
 )
 def test_what_can_be_no_commit_reaches_no_program(ref: str, house: House) -> None:
     said = run("diff-history", f"--models={ref}")
-    assert (said.code, "can be no commit; name a branch, tag or commit" in said.err) == (1, True), said.err
+    assert (said.code, "cannot be a commit; name a branch, tag or commit" in said.err) == (1, True), said.err
     judged(said, Path.cwd())
 
 

@@ -235,11 +235,11 @@ def _giant(file: Path) -> None:
         ("start: 2024-01-01", "start: 0001-01-01", "start = '0001-01-01': write a day from 1900-01-01 to 2199-12-31"),
         ("start: 2024-01-01", "start: 2024-01-01\nend: 9999-12-31", "end = '9999-12-31': write a day from 1900-01-01"),
         ("start: 2024-01-01", "start: 1900-01-01\nend: 2199-12-31", "the history would be longer than 36,600 days"),
-        ("trips/{day}.csv", "trips/[{day}].csv", "{day} stands in brackets"),
+        ("trips/{day}.csv", "trips/[{day}].csv", "{day} is in brackets"),
         ("trips/{day}.csv", "trips/a**/{day}.csv", "** stands for folders"),
         ("trips/{day}.csv", "trips/**/**/{day}.csv", "only once"),
         ("trips/{day}.csv", "/".join(["x" * 250, "{day}.csv"]), "use at most 200 bytes for each name"),
-        ("path: cities.csv", 'path: "cities\\u0007.csv"', "of characters that one can see"),
+        ("path: cities.csv", 'path: "cities\\u0007.csv"', "of visible characters"),
         ("decimal(10, 2)", "decimal(\u0661\u0660, \u0662)", "use string, boolean"),
         ("tolerance: 2%", "tolerance: \u0662%", "write a percentage"),
     ],
@@ -253,7 +253,7 @@ def test_what_looks_right_and_is_not_is_refused(old: str, new: str, message: str
     ("old", "new", "message"),
     [
         ("path: golden/finance.csv", "path: ../../etc/passwd", "golden.finance.file.path = '../../etc/passwd': use a path"),
-        ("path: golden/finance.csv", 'path: "golden\\u0007.csv"', "of characters that one can see"),
+        ("path: golden/finance.csv", 'path: "golden\\u0007.csv"', "of visible characters"),
         ("table: golden/trips", "table: /etc", "golden.source.table = '/etc': use a path relative to the sources folder"),
         ("table: golden/trips", "table: " + "/".join(["x" * 250, "y"]), "use at most 200 bytes for each name"),
         ("path: golden/finance.csv,", 'path: f.csv, csv: {delimiter: "\\n"},', "delimiter and quote"),
@@ -266,7 +266,7 @@ def test_what_looks_right_and_is_not_is_refused(old: str, new: str, message: str
         ("dimensions: [city]", "dimensions: [c\u0456ty]", "is not a safe name"),
         ("  finance:", "  f\u0456nance:", "is not a safe name"),
         ("ours: SELECT", "ours: WITH a AS (SELECT 1) DELETE FROM trips SELECT", "the statement contains DELETE"),
-        ("ours: SELECT trip_date", 'ours: "SELECT \\u202e trip_date', "golden.finance.ours holds U+202E"),
+        ("ours: SELECT trip_date", 'ours: "SELECT \\u202e trip_date', "ours contains the invisible character U+202E"),
         ("sql: SELECT", "sql: SELECT '" + "x" * 300_000 + "' AS x,", "longer than 256 KiB"),
         ("max_mismatches: 0", "max_mismatches: -1", "write a number of at least 0"),
         ("  board:", "  bo\u0430rd:", "is not a safe name"),
@@ -301,7 +301,7 @@ def test_a_model_with_characters_that_one_cannot_see_is_refused_with_its_line(na
     folder = write_dataset(tmp_path)
     (folder / name).write_text("-- harmless\nSELECT 1 -- \u202e\n" + FACT, encoding="utf-8")
     assert any(
-        f"{name}:2: this line holds U+202E (RIGHT-TO-LEFT OVERRIDE)" in str(problem) for problem in problems(folder)
+        f"{name}:2: this line contains the invisible character U+202E" in str(problem) for problem in problems(folder)
     )
 
 

@@ -74,11 +74,11 @@ def observed(error: BackfillError | str) -> str:
 # What people are to do, or what there may be.
 _REMEDY = re.compile(
     r"\b(write|use|name|remove|drop|give|add|choose|shorten|deliver|correct|see|keep|put|let|set|make|save|move|take|say|rename|quote|"
-    r"there are|it has|is one|only|may|at most|more than|longer than|larger than|deeper than|must|should|this is no)\b",
+    r"there are|it has|is one|only|may|at most|more than|longer than|larger than|deeper than|must|should|this is not?)\b",
     re.IGNORECASE,
 )  # fmt: skip
 _OF_A_WHOLE_FILE = re.compile(
-    r"the file |name one|such a file|this is no|the folder|is missing|there is no|rename|encod|UTF-8"
+    r"the file |name one|such a file|this is not?|the folder|is missing|there is no|rename|encod|UTF-8"
 )
 
 

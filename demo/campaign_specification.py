@@ -65,7 +65,7 @@ def completed(draft: str, now: dt.datetime) -> str:
         ("# min_progress: 1 batch per hour", "min_progress: 1 batch per hour"),
         ('# blackout_windows: ["07:00-09:30"]', f'blackout_windows: ["{blackout}"]'),
         ("# budget: {", "budget: {"),
-        ("  # What is not named here", "  row_count_tolerance: 0\n  # What is not named here"),
+        ("  # Metrics that are not named here", "  row_count_tolerance: 0\n  # Metrics that are not named here"),
         # One person plays all the parts here; a real campaign keeps `not_owner: true`.
         ("not_owner: true", "not_owner: false"),
         ('# publish_window: ["22:00-05:00"]', f'publish_window: ["{publish}"]'),

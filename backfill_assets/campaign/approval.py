@@ -1,4 +1,4 @@
-"""Approval: who may approve, and which days of a unit nobody has approved as they are now."""
+"""Approval: who may approve, and which days of a unit are not approved as they are now."""
 
 from __future__ import annotations
 
@@ -32,41 +32,40 @@ def parse_roles(text: str) -> dict[str, tuple[str, ...]]:
         names = tuple(user.strip() for user in users.split(","))
         if not sign or not all(_WORD.fullmatch(word) for word in (role, *names)):
             raise ValueError(
-                f"{part!r} names no role with its users; write finance-controller=anna,ben; data-lead=carl"
+                f"{part!r} is not a role with its users; write finance-controller=anna,ben; data-lead=carl"
             )
         if role in roles:
-            raise ValueError(f"the role {role!r} is there twice; name all its users in one place")
+            raise ValueError(f"the role {role!r} appears twice; name all its users in one place")
         roles[role] = names
     return roles
 
 
 def approver_of(rule: ApprovalRule, by: str, identity: str, roles: Roles) -> str:
-    """The name of the rule's list in which the user at work may approve; `by` is the one that they claim, if any.
+    """The name in the rule's list under which the user may approve; `by` is the name that the user claims, if any.
 
-    A rule that lists nobody lets everybody approve, in their own name.
+    If a rule lists no name, every user may approve, under their own name.
 
     Raises:
-        ApprovalError: the user is not that name and not in that role, or in none of the list.
+        ApprovalError: the claimed name is not in the list, or the user is neither that name nor in that role; without a
+            claim, this holds for every name in the list.
     """
     listed = ", ".join(rule.by)
     if by and rule.by and by not in rule.by:
-        raise ApprovalError(
-            f"{by!r} is not among those who may approve; approval.by of the specification lists {listed}"
-        )
+        raise ApprovalError(f"{by!r} may not approve; approval.by of the specification lists {listed}")
     wanted = (by,) if by else rule.by or (identity,)
     for name in wanted:
         if identity == name or identity in roles.get(name, ()):
             return name
     raise ApprovalError(
         f"user {identity!r} is not {' or '.join(repr(name) for name in wanted)}, nor in a role of that name; approval.by "
-        f"of the specification lists {listed or 'nobody'}, and BACKFILL_ASSETS_ROLES says who is in a role"
+        f"of the specification lists {listed or 'no name'}, and BACKFILL_ASSETS_ROLES says who is in a role"
     )
 
 
 def require_another(rule: ApprovalRule, identity: str, own: Mapping[str, str], roles: Roles) -> None:
-    """Refuse the campaign's own people where the rule wants somebody else to approve.
+    """Refuse the campaign's own people if the rule requires another approver.
 
-    `own` are their names, and what each of them is to the campaign; a role stands for all its users.
+    `own` maps their names to what each of them is to the campaign; a role stands for all its users.
 
     Raises:
         ApprovalError: the user is one of them.
@@ -77,12 +76,12 @@ def require_another(rule: ApprovalRule, identity: str, own: Mapping[str, str], r
         if identity == name or identity in roles.get(name, ()):
             shown = identity if identity == name else f"{identity} (in {name})"
             raise ApprovalError(
-                f"{shown} {part} and may not approve it: approval.not_owner of the specification asks for somebody else"
+                f"{shown} {part} and may not approve it: approval.not_owner of the specification requires another user"
             )
 
 
 def may_approve(rule: ApprovalRule, given: Approval, own: Mapping[str, str], roles: Roles) -> bool:
-    """Whether whoever gave an approval may give it by these roles: an approval is looked at again where it is used."""
+    """Whether an approval is allowed by these roles: it is checked again wherever it is used."""
     try:
         approver_of(rule, given.by, given.identity, roles)
         require_another(rule, given.identity, own, roles)
@@ -92,7 +91,7 @@ def may_approve(rule: ApprovalRule, given: Approval, own: Mapping[str, str], rol
 
 
 def signature(given: Approval) -> str:
-    """Who gave an approval, and in which name: `anna as finance-controller`."""
+    """Who gave an approval, and under which name: `anna as finance-controller`."""
     return given.identity if given.by == given.identity else f"{given.identity} as {given.by}"
 
 
@@ -101,9 +100,9 @@ def unapproved(
     approvals: Iterable[Approval],
     withdrawn: Mapping[DatasetDay, int] | None = None,
 ) -> tuple[DatasetDay, ...]:
-    """The days whose evidence, as it is now, nobody has approved, in order.
+    """The days whose current evidence is not approved, in order.
 
-    `withdrawn` is the number of the rollback that took a day's release back: approvals that it came after do not count.
+    `withdrawn` is the number of the rollback that took a day's release back: earlier approvals do not count.
     """
     edges = withdrawn or {}
     given: dict[DatasetDay, set[str]] = {}
@@ -115,7 +114,7 @@ def unapproved(
 
 
 def approvers(evidence: Mapping[DatasetDay, DayEvidence], approvals: Iterable[Approval]) -> tuple[str, ...]:
-    """Who has approved the evidence as it is now: `anna as finance-controller`, in order of their approvals."""
+    """Who has approved the current evidence: `anna as finance-controller`, in order of their approvals."""
     names = (
         signature(approval)
         for approval in approvals

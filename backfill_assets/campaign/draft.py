@@ -1,4 +1,4 @@
-"""Drafts: the first version of a specification, with a comment on what else it may say."""
+"""Drafts: the first version of a specification, with comments on optional keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CANARIES = 3
 _KEEP_FOR = dt.timedelta(days=30)
 _TEXT = """\
 # yaml-language-server: $schema=../docs/backfill.schema.json
-# Every key is explained in docs/backfill-yaml.md. Before you have it reviewed: backfill validate {file}
+# docs/backfill-yaml.md explains every key. Before the review, run: backfill validate {file}
 backfill_id: {backfill_id}
 owner: {owner}
 source_range: {{start: {start}, end: {end}}} # both days included: {count} in all
@@ -30,11 +30,11 @@ scope:
 time_zone: {time_zone} # of all windows below
 
 execution:
-  partitions_per_batch: 7 # days in one Spark pass; what has passed is never computed again
+  partitions_per_batch: 7 # days in one Spark pass; days that have passed are never computed again
   max_concurrency: 1
   pause_during_live_pipeline: true
-  # min_progress: 1 batch per hour # a floor, should the live pipeline always be busy
-  # blackout_windows: ["07:00-09:30"] # no batch starts in these
+  # min_progress: 1 batch per hour # a floor for when the live pipeline is always busy
+  # blackout_windows: ["07:00-09:30"] # no batch starts in these windows
 {canary}
   # query_timeout: 30m
   # budget: {{bytes_read_per_day: 500GB, wall_time: 6h}}
@@ -42,7 +42,7 @@ execution:
   # compute: backfill # the Spark of BACKFILL_ASSETS_SPARK_URL_BACKFILL, for this campaign only
 
 validation:
-  # What is not named here keeps the tolerances of its dataset.yaml.
+  # Metrics that are not named here keep the tolerances of their dataset.yaml.
   # {dataset} has: {metrics}
 {expected}
 
@@ -55,9 +55,9 @@ rollback: {{keep_for: {keep_for}}}
 
 @dataclass(frozen=True)
 class Draft:
-    """What a draft is made from; `downstream` is none, all, or datasets with commas, `expected` is by metric.
+    """The input of a draft; `downstream` is none, all, or datasets separated by commas, `expected` is by metric.
 
-    Without `begins` it is the first layer that the dataset has.
+    Without `begins`, the draft begins at the dataset's first layer.
     """
 
     backfill_id: str
@@ -74,7 +74,7 @@ class Draft:
 
 
 def draft_text(draft: Draft, catalog: Catalog, file: str) -> str:
-    """The YAML of a draft that will stand in `file`.
+    """The YAML of a draft for `file`.
 
     Raises:
         DatasetError: there is no such dataset.
@@ -109,8 +109,8 @@ def draft_text(draft: Draft, catalog: Catalog, file: str) -> str:
 
 def _canary(days: int) -> str:
     if days == 1:
-        return "  # canary: {partitions: 1} # days that go first; a range of one day has none to spare"
-    return f"  canary: {{partitions: {min(_CANARIES, days - 1)}}} # the days that go first: oldest, newest, largest, month edges"
+        return "  # canary: {partitions: 1} # days that run first; a range of one day has none to spare"
+    return f"  canary: {{partitions: {min(_CANARIES, days - 1)}}} # the days that run first: oldest, newest, largest, month edges"
 
 
 def _expected(changes: Mapping[str, str]) -> str:

@@ -34,7 +34,7 @@ from backfill_assets.core.text import (
 
 _CLOCK = r"([01]?\d|2[0-3]):([0-5]\d)"
 WINDOW_PATTERN = rf"\s*{_CLOCK}\s*-\s*(?:{_CLOCK}|(24:00))\s*"
-"""What a window looks like in YAML."""
+"""The format of a window in YAML."""
 _PATTERN = re.compile(WINDOW_PATTERN, re.ASCII)
 _DAY = dt.timedelta(days=1)
 _TICK = dt.timedelta(microseconds=1)
@@ -42,10 +42,10 @@ _TICK = dt.timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class TimeWindow:
-    """A window that opens every day: `begin` belongs to it, `end` does not; an `end` before `begin` is on the next day.
+    """A window that opens every day, including `begin` but not `end`; an `end` before `begin` is on the next day.
 
-    The wall clock decides alone: what it skips when summer time begins is never open, and what it shows twice when
-    summer time ends is open twice.
+    Only the wall clock counts: times that it skips when summer time begins are never open, and times that it shows twice
+    when summer time ends are open twice.
     """
 
     begin: dt.time
@@ -63,15 +63,15 @@ class TimeWindow:
         return clock >= self.begin or clock < self.end
 
     def ends(self, moment: dt.datetime, zone: ZoneInfo) -> dt.datetime:
-        """When the opening that `moment` lies in is over, in UTC; `moment` itself while the window is shut."""
+        """When the window that is open at `moment` closes, in UTC; `moment` itself if it is closed."""
         return self._first(moment, zone, opened=False)
 
     def begins(self, moment: dt.datetime, zone: ZoneInfo) -> dt.datetime:
-        """When the window opens next after `moment`, in UTC; while it is open, when it opens again."""
+        """When the window opens next after `moment`, in UTC; if it is open, when it opens again."""
         return self._first(self.ends(moment, zone), zone, opened=True)
 
     def _first(self, moment: dt.datetime, zone: ZoneInfo, *, opened: bool) -> dt.datetime:
-        """The first moment from `moment` on at which the window is open, or shut."""
+        """The first moment from `moment` on at which the window is open, or closed."""
         found = moment.astimezone(dt.UTC)
         while self.contains(found, zone) is not opened:
             ahead = _until(found.astimezone(zone).time(), self.begin if opened else self.end)
@@ -83,7 +83,7 @@ def parse_window(value: object) -> TimeWindow:
     """Read `07:00-09:30`, also past midnight (`22:00-05:00`); a `TimeWindow` passes through.
 
     Raises:
-        ValueError: the text is anything else, or the window would never be shut.
+        ValueError: the text is anything else, or the window would never close.
     """
     if isinstance(value, TimeWindow):
         return value
@@ -93,12 +93,12 @@ def parse_window(value: object) -> TimeWindow:
     begin = dt.time(int(match[1]), int(match[2]))
     end = dt.time() if match[5] else dt.time(int(match[3]), int(match[4]))
     if begin == end:
-        raise ValueError("this window would be the whole day; write another time on one side, or leave it out")
+        raise ValueError("this window would be the entire day; change one of its times, or leave it out")
     return TimeWindow(begin, end)
 
 
 def covers_the_day(windows: Iterable[TimeWindow]) -> bool:
-    """Whether together the windows leave no minute of an ordinary day."""
+    """Whether the windows together cover every minute of an ordinary day."""
     left = set(range(24 * 60))
     for window in windows:
         begin, end = (time.hour * 60 + time.minute for time in (window.begin, window.end))
@@ -107,13 +107,13 @@ def covers_the_day(windows: Iterable[TimeWindow]) -> bool:
 
 
 def _until(clock: dt.time, edge: dt.time) -> dt.timedelta:
-    """How long a clock that nobody sets takes to show `edge` again; above zero."""
+    """How long a clock takes to show `edge` again if its offset does not change; above zero."""
     ahead = dt.datetime.combine(dt.date.min, edge) - dt.datetime.combine(dt.date.min, clock)
     return ahead if ahead > dt.timedelta(0) else ahead + _DAY
 
 
 def _change_of_offset(first: dt.datetime, last: dt.datetime, zone: ZoneInfo) -> dt.datetime | None:
-    """When the clock was set between two moments in UTC, if it was; no zone sets it twice within a day."""
+    """When the zone's offset changes between two moments in UTC, if it does; no zone changes it twice within a day."""
     before = first.astimezone(zone).utcoffset()
     if last.astimezone(zone).utcoffset() == before:
         return None
@@ -145,14 +145,14 @@ OF_SPEED: Final = (
     "spark.sql.parquet.columnarReaderBatchSize",
     "spark.sql.sources.parallelPartitionDiscovery.*",
 )
-"""What a campaign may set: they decide how fast a query runs and on how many tasks, never which rows it finds."""
+"""What a campaign may set: settings that decide how fast a query runs and on how many tasks, never which rows it finds."""
 
 PINNED: Final[Mapping[str, str]] = {
-    # An overflow, a division by zero or a text that is no number is an error, and not null.
+    # An overflow, a division by zero or a text that is not a number is an error, not null.
     "spark.sql.ansi.enabled": "true",
     "spark.sql.storeAssignmentPolicy": "ANSI",
     "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
-    # Files that vanish or cannot be read are an error, and no missing rows.
+    # Files that vanish or cannot be read are an error, not missing rows.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreInvalidPartitionPaths": "false",
@@ -160,7 +160,7 @@ PINNED: Final[Mapping[str, str]] = {
     "spark.sql.legacy.csv.enableDateTimeParsingFallback": "false",
     "spark.sql.legacy.json.enableDateTimeParsingFallback": "false",
     "spark.databricks.delta.stalenessLimit": "0",
-    # Raw is read at the version at which its rows were counted, also if that is a week old and another landing comes meanwhile.
+    # Raw is read at the version at which its rows were counted, even if it is a week old and another landing commits meanwhile.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
     # Days, times and numbers.
     "spark.sql.session.timeZone": "UTC",
@@ -178,7 +178,7 @@ PINNED: Final[Mapping[str, str]] = {
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.parser.quotedRegexColumnNames": "false",
-    # Plans are shown whole: what a model reads is looked up in them.
+    # Plans are shown completely: they show what a model reads.
     "spark.sql.debug.maxToStringFields": "100000",
     "spark.sql.maxPlanStringLength": "2147483632",
     # Writing.
@@ -186,7 +186,7 @@ PINNED: Final[Mapping[str, str]] = {
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "true",
     "spark.databricks.delta.replaceWhere.dataColumns.enabled": "true",
 }
-"""What every session sets, whatever the server or a campaign says: with other values the same models build other rows."""
+"""What every session sets, whatever the server or a campaign sets: with other values the same models build other rows."""
 
 
 def is_of_speed(name: str) -> bool:
@@ -195,7 +195,7 @@ def is_of_speed(name: str) -> bool:
 
 
 STORED = "stored"
-"""The context of validation of what was stored by an earlier version."""
+"""The validation context for data that an earlier version stored."""
 MOST_AT_ONCE = 100
 MOST_IN_A_BATCH = 10_000
 _PACE = r"\s*(\d{1,4}) batch(?:es)? per (second|minute|hour|day|\d{1,6}\s*[smhd])\s*"
@@ -203,7 +203,7 @@ _PACE = r"\s*(\d{1,4}) batch(?:es)? per (second|minute|hour|day|\d{1,6}\s*[smhd]
 
 @dataclass(frozen=True)
 class MinProgress:
-    """The floor of progress while live runs are at work: so many batches in each period."""
+    """The minimum progress while live runs are running: a number of batches in each period."""
 
     batches: int
     per: dt.timedelta
@@ -247,11 +247,11 @@ def _session_settings(value: object, info: ValidationInfo) -> dict[str, str]:
     problems: list[tuple[tuple[str, ...], str]] = []
     for name, setting in value.items():
         where = f"execution.spark.{name}"
-        # What the ledger holds can be read for ever; a session takes only what may be set.
+        # Settings in the ledger can always be read; a session takes only those that may be set.
         if not is_of_speed(str(name)) and info.context != STORED:
-            text = f"{where}: a campaign may set only what decides how fast Spark is, not which rows it finds; drop it"
+            text = f"{where}: a campaign may only set what affects Spark's speed, not which rows it finds; drop it"
             problems.append(
-                ((str(name),), f"{text} (docs/backfill-yaml.md lists what there is, such as {OF_SPEED[0]})")
+                ((str(name),), f"{text} (docs/backfill-yaml.md lists all allowed ones, such as {OF_SPEED[0]})")
             )
         elif not isinstance(setting, (str, int, float)):
             problems.append(((str(name),), f"{where}: write a text, a number, true or false"))
@@ -285,35 +285,35 @@ Pace = Annotated[
 
 
 class Canary(Part):
-    """The days that go first, alone."""
+    """The days that run first, alone."""
 
     partitions: Annotated[int, Field(ge=1, le=10_000)]
 
 
 class Budget(Part):
-    """What a campaign may use up before it stops; what is not named has no limit."""
+    """How much a campaign may use before it stops; a key that is left out means no limit."""
 
     bytes_read_per_day: Size | None = Field(
-        default=None, description="By the sizes of the files read, from midnight in the specification's time zone."
+        default=None, description="Size of the files read since midnight in the specification's time zone."
     )
-    wall_time: Period | None = Field(default=None, description="Time of all batches, added up.")
+    wall_time: Period | None = Field(default=None, description="Total time of all batches.")
 
 
 class Execution(Part):
-    """How the days are worked through."""
+    """How the days are processed."""
 
     partitions_per_batch: Annotated[int, Field(ge=1, le=MOST_IN_A_BATCH)] = Field(
         default=7, description="Days of one dataset in one Spark pass, which is one checkpoint."
     )
     max_concurrency: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = Field(
-        default=1, description="Batches at work at once."
+        default=1, description="Batches that run at the same time."
     )
-    pause_during_live_pipeline: bool = Field(default=True, description="No batch starts while a live run is at work.")
-    blackout_windows: tuple[Window, ...] = Field(default=(), description="No batch starts in these.")
+    pause_during_live_pipeline: bool = Field(default=True, description="No batch starts while a live run is running.")
+    blackout_windows: tuple[Window, ...] = Field(default=(), description="No batch starts in these windows.")
     canary: Canary | None = None
-    query_timeout: Period | None = Field(default=None, description="Of one Spark operation; then it is interrupted.")
+    query_timeout: Period | None = Field(default=None, description="One Spark operation is interrupted after this.")
     budget: Budget = Budget()
-    min_progress: Pace | None = Field(default=None, description="Floor of progress beside the live pipeline.")
+    min_progress: Pace | None = Field(default=None, description="Minimum progress while the live pipeline runs.")
     on_failure: Literal["stop"] = "stop"
     spark: Annotated[
         dict[str, str],
@@ -321,14 +321,14 @@ class Execution(Part):
         WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}),
     ] = Field(default_factory=dict, description="Spark settings of this campaign's sessions only.")
     compute: Annotated[str, AfterValidator(_compute)] = Field(
-        default="", description="Name of the Spark of BACKFILL_ASSETS_SPARK_URL_<NAME>, for this campaign only."
+        default="", description="The <NAME> of a BACKFILL_ASSETS_SPARK_URL_<NAME>, for this campaign only."
     )
 
     @field_validator("blackout_windows")
     @classmethod
     def _leave_time_to_work(cls, windows: tuple[TimeWindow, ...]) -> tuple[TimeWindow, ...]:
         if windows and covers_the_day(windows):
-            raise ValueError("together they are the whole day, so that no batch could start; leave some time free")
+            raise ValueError("together they cover the entire day, so no batch could start; leave some time free")
         return windows
 
     @field_validator("min_progress")

@@ -1,4 +1,4 @@
-"""Specifications are loaded with all faults and their lines; which of their code or text has changed since the plan."""
+"""Load specifications with all problems and their lines, and find what has changed in their code or text since the plan."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class LoadedSpecification:
     lines: Mapping[KeyPath, int]
 
     def problem(self, path: KeyPath, message: str) -> FileProblem:
-        """A fault of this file at a key, or at the nearest key above it that is there."""
+        """A problem of this file at a key, or at the nearest existing key above it."""
         return FileProblem(self.file, message, line_of(path, self.lines), shown_key(path))
 
 
 def load_specification(file: Path) -> LoadedSpecification | tuple[FileProblem, ...]:
-    """Load one specification, or say everything that is wrong with it by itself; `misfits` looks at the catalog."""
+    """Load one specification, or return all problems of the file itself; `misfits` compares it with the catalog."""
     try:
         text = decoded(content_of(file))
     except DatasetError as error:
@@ -64,7 +64,7 @@ def load_specification(file: Path) -> LoadedSpecification | tuple[FileProblem, .
 
 
 def read_specification(text: str, file: Path) -> LoadedSpecification | tuple[FileProblem, ...]:
-    """Load a specification from its text; `file` is the place that faults name."""
+    """Load a specification from its text; `file` is the place that problems name."""
     try:
         document = read_yaml(text)
     except DatasetError as error:
@@ -77,8 +77,8 @@ def read_specification(text: str, file: Path) -> LoadedSpecification | tuple[Fil
     else:
         placed.append(((), 1, "the file has no mapping of key: value lines; see docs/backfill-yaml.md"))
     if specification is None or placed:
-        told = sorted(placed, key=lambda problem: problem[1] or 0)[:MOST_PROBLEMS]
-        return tuple(FileProblem(file, message, line, shown_key(path)) for path, line, message in told)
+        reported = sorted(placed, key=lambda problem: problem[1] or 0)[:MOST_PROBLEMS]
+        return tuple(FileProblem(file, message, line, shown_key(path)) for path, line, message in reported)
     return LoadedSpecification(specification, file, text, lines)
 
 
@@ -97,10 +97,10 @@ def misfits(
     now: dt.datetime | None = None,
     computes: Collection[str] | None = None,
 ) -> tuple[FileProblem, ...]:
-    """Everything in a specification that the catalog does not bear out, in the order of the lines.
+    """Everything in a specification that does not fit the catalog, in the order of the lines.
 
-    `now` (aware) tells which partitions a growing dataset has, `computes` are the names that `execution.compute` may
-    have; what is not given is not looked at.
+    `now` (aware) gives the newest partition of a growing dataset, `computes` the names that `execution.compute` may have; if
+    one is not given, it is not checked.
     """
     name = loaded.specification.target.dataset
     try:
@@ -149,7 +149,7 @@ def _scope_problems(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[F
             continue
         for between in sorted(set(catalog.upstreams[name]) & set(below) - set(named)):
             yield loaded.problem(
-                path, f"{where}, which is built from {between}; add that, so that it is built anew first"
+                path, f"{where}, which is built from {between}; add that, so that it is built again first"
             )
 
 
@@ -178,7 +178,7 @@ def _unknown_problem(
     key, dataset, subject = place
     if subject in known:
         return
-    what = "metric" if key == METRIC_CHANGE else "column beside its key"
+    what = "metric" if key == METRIC_CHANGE else "column outside its key"
     close = difflib.get_close_matches(subject, known, n=1)
     hint = f"; did you mean {close[0]}? It has" if close else "; it has"
     path, there = _written(loaded, place), ", ".join(known) or "none"
@@ -197,7 +197,7 @@ def _band_problem(
 
 
 def _written(loaded: LoadedSpecification, place: tuple[str, str, str]) -> KeyPath:
-    """The path of an expectation as it stands in the file: what is said of the target needs no name of a dataset."""
+    """The path of an expectation as the file writes it: for the target, the name of the dataset can be left out."""
     key, dataset, subject = place
     target, expected = loaded.specification.target.dataset, getattr(loaded.specification.validation, key)
     flat = dataset == target and isinstance(expected.get(subject), Change)
@@ -217,7 +217,7 @@ def _retention_problems(loaded: LoadedSpecification, catalog: Catalog) -> Iterat
 def _compute_problems(loaded: LoadedSpecification, computes: Collection[str]) -> Iterator[FileProblem]:
     compute = loaded.specification.execution.compute
     if compute and compute not in computes:
-        known = f"one of {', '.join(sorted(computes))}" if computes else "none, for no such variable is set"
+        known = f"one of {', '.join(sorted(computes))}" if computes else "none, because no such variable is set"
         text = (
             f"execution.compute = {compute!r}: BACKFILL_ASSETS_SPARK_URL_{compute.upper()} is not set where this runs"
         )
@@ -229,7 +229,7 @@ def _specification(document: Document) -> tuple[Specification | None, Mapping[Ke
     lines = dict(document.lines)
     lines |= {(*_CHANGES, name): document.lines[path] for name, path in short.items()}
     try:
-        # As JSON, because strict validation of JSON takes dates and enums from text, but nothing else.
+        # As JSON: strict validation of JSON reads dates and enums from text, but converts nothing else.
         return Specification.model_validate_json(json.dumps(value), strict=True), lines, found
     except ValidationError as error:
         problems = validation_problems(error, Specification, lines)
@@ -237,7 +237,7 @@ def _specification(document: Document) -> tuple[Specification | None, Mapping[Ke
 
 
 def _one_spelling(document: Document) -> tuple[Any, Mapping[str, KeyPath], list[_Placed]]:
-    """The document with `revenue_delta_expected` under `expected_change`: the value, what was moved, what was there."""
+    """Move `revenue_delta_expected` under `expected_change`: the new value, the moved keys, the problems."""
     value: Any = document.value
     validation = value.get("validation")
     if not isinstance(validation, dict):
@@ -246,13 +246,13 @@ def _one_spelling(document: Document) -> tuple[Any, Mapping[str, KeyPath], list[
     named = {key.removesuffix(SHORT_SPELLING): key for key in validation if _is_short(key)}
     problems: list[_Placed] = []
     if named and not isinstance(changes, dict):
-        # Told here, for the other spelling takes its place: that one is judged all the same.
-        text = f"{'.'.join(_CHANGES)}: write a mapping from metric to change, or drop it beside {', '.join(named.values())}"
+        # Reported here, because the other spelling takes its place and is still validated.
+        text = f"{'.'.join(_CHANGES)}: write a mapping from metric to change, or drop it and keep {', '.join(named.values())}"
         problems.append((_CHANGES, document.lines[_CHANGES], text))
         changes = {}
     for name, key in named.items():
         if name in changes:
-            text = f"validation.{key}: the change of {name} also stands in validation.expected_change; keep one of them"
+            text = f"validation.{key}: the change of {name} is also in validation.expected_change; keep one of them"
             problems.append((("validation", key), document.lines["validation", key], text))
     moved = {name: validation[key] for name, key in named.items() if name not in changes}
     rest = {key: entry for key, entry in validation.items() if not _is_short(key)}
@@ -267,7 +267,7 @@ def _is_short(key: str) -> bool:
 
 
 def _as_spelt(problem: _Placed, short: Mapping[str, KeyPath]) -> _Placed:
-    """The fault with the key as it is written in the file."""
+    """The problem with the key as it is written in the file."""
     path, line, message = problem
     spelt = short.get(str(path[2]), ()) if path[:2] == _CHANGES and len(path) > len(_CHANGES) else ()
     if not spelt:
@@ -276,33 +276,33 @@ def _as_spelt(problem: _Placed, short: Mapping[str, KeyPath]) -> _Placed:
 
 
 def drift_of(campaign: Campaign, code: Mapping[str, str]) -> str:
-    """What moved since the plan, in words, or nothing; `code` are the code versions that are loaded, by dataset.
+    """What has changed since the plan, in words, or nothing; `code` has the loaded code versions, by dataset.
 
-    A specification whose file is not there is not compared, which `uncompared` says: a deployment need not carry it.
+    If the specification's file is missing, it is not compared, and `uncompared` says so: a deployment does not need it.
     """
     moved = [d.name for d in campaign.plan.datasets if code.get(d.name) != d.code_version]
     if moved:
         return (
-            f"the code of {', '.join(moved)} is no longer what the plan was made from; "
-            f"if that is meant, go on with: backfill resume {campaign.id}; if not, restore the code"
+            f"the code of {', '.join(moved)} has changed since the plan; "
+            f"if this is intended, go on with: backfill resume {campaign.id}; if not, restore the code"
         )
     file = Path(campaign.file)
     if not campaign.file or not file.is_file():
         return ""
     loaded = load_specification(file)
     if isinstance(loaded, tuple):
-        return f"the specification cannot be read any more: {loaded[0]}; mend or restore the file"
+        return f"the specification can no longer be read: {loaded[0]}; fix or restore the file"
     if loaded.specification.hash != campaign.specification.hash:
         return (
-            f"{shown_path(file)} is no longer what the plan was made from; "
-            f"if that is meant, go on with: backfill resume {campaign.id}; if not, restore the file"
+            f"{shown_path(file)} has changed since the plan; "
+            f"if this is intended, go on with: backfill resume {campaign.id}; if not, restore the file"
         )
     return ""
 
 
 def uncompared(campaign: Campaign) -> str:
-    """That the specification's file is not there, in words, or nothing: then nobody notices if it has moved."""
+    """A note that the specification's file is missing, or nothing: without the file, its changes are not noticed."""
     file = Path(campaign.file)
     if not campaign.file or file.is_file():
         return ""
-    return f"its file {shown_path(file)} is not there: not compared with the plan"
+    return f"its file {shown_path(file)} is missing: not compared with the plan"

@@ -1,4 +1,4 @@
-"""The plan of a campaign: its steps, one list that `launch` follows and `explain` prints, and how long they take."""
+"""The plan of a campaign: one list of steps, which `launch` follows and `explain` prints, and how long they take."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ SHOWN_DIGITS = 12
 
 @dataclass(frozen=True)
 class PlannedDataset:
-    """One dataset of a plan: the layers that will be built of its days, with which code and from which inputs.
+    """One dataset of a plan: its days, the layers that will be built, and the code and inputs.
 
-    `inputs` maps each day to the digest of what it would be built from when the plan was made. `rows` and `bytes` are
-    what its days hold now, over all of them: as published, otherwise as delivered.
+    `inputs` maps each day to the digest of its inputs when the plan was made. `rows` and `bytes` are the totals that its
+    days hold now: as published, otherwise as delivered.
     """
 
     name: str
@@ -84,9 +84,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What is to be expected: rows to write, bytes to read, batches, and their seconds added up, over all datasets.
+    """Expected totals over all datasets: rows to write, bytes to read, batches, and the seconds that they take.
 
-    `cost` is a number and a currency; empty where nobody has named a price.
+    `cost` is a number and a currency; empty without a price.
     """
 
     rows: int
@@ -114,14 +114,14 @@ class Plan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of specification, code, inputs, canaries and steps; making the plan again at another time keeps it."""
+        """Digest of specification, code, inputs, canaries and steps; planning again at another time does not change it."""
         datasets = [[d.name, d.layers, _ranges(d.days), d.code_version, d.inputs] for d in self.datasets]
         steps = [[s.number, s.kind, s.text, _ranges(s.days)] for s in self.steps]
         return digest(plain([self.campaign, self.specification, datasets, self.canaries, steps]))
 
     @property
     def targets(self) -> dict[str, Days]:
-        """The days of each dataset, upstream first, as a release unit wants them."""
+        """The days of each dataset, upstream first, as a release unit needs them."""
         return {dataset.name: dataset.days for dataset in self.datasets}
 
     @cached_property
@@ -131,10 +131,10 @@ class Plan:
 
 
 def choose_canaries(days: Iterable[dt.date], sizes: Mapping[dt.date, int], count: int) -> Days:
-    """At most `count` days that show early what is wrong, the most telling first.
+    """At most `count` days that show problems early, the most useful first.
 
     The order is oldest, newest, largest (by `sizes`; the earliest of several), then first and last days of months in
-    order, then by size. All days come if `count` is larger.
+    order, then by size. If `count` is larger, all days are chosen.
     """
     known = sorted(set(days))
     by_size = sorted(known, key=lambda day: (-sizes.get(day, 0), day))
@@ -143,9 +143,9 @@ def choose_canaries(days: Iterable[dt.date], sizes: Mapping[dt.date, int], count
 
 
 def batches(days: Iterable[dt.date], size: int, chunk_days: int) -> tuple[Days, ...]:
-    """The batches of one dataset, in order: gapless days are cut into runs of `chunk_days`, these into `size` days.
+    """The batches of one dataset, in order: gapless days are split into runs of `chunk_days`, and these into `size` days.
 
-    A batch never reaches over the end of a run, so that its sizes follow from both numbers.
+    A batch never crosses the end of a run, so both numbers decide its size.
     """
     runs = (run for first, last in runs_of_days(days) for run in slices(day_range(first, last), chunk_days))
     return tuple(batch for run in runs for batch in slices(run, size))
@@ -192,9 +192,9 @@ def _month_edges(days: Sequence[dt.date]) -> Iterator[dt.date]:
 def steps(
     specification: Specification, datasets: Sequence[PlannedDataset], canaries: Days, chunk_days: int
 ) -> tuple[Step, ...]:
-    """The steps of a campaign from its launch on; those that the specification does not ask for are left out.
+    """The steps of a campaign from its launch on; steps that the specification does not ask for are left out.
 
-    `chunk_days` are the days of one run, which a batch never reaches over.
+    `chunk_days` is the number of days of one run; a batch never crosses its end.
     """
     found = _steps(specification, datasets, canaries, chunk_days)
     return tuple(Step(number, kind, text, days) for number, (kind, text, days) in enumerate(found, 1))
@@ -279,9 +279,9 @@ def parse_price(text: str) -> Price:
 
 @dataclass(frozen=True)
 class Rate:
-    """How long a batch takes: `fixed` seconds whatever is in it, and `per_row` seconds for each row that it writes.
+    """How long a batch takes: `fixed` seconds for every batch, and `per_row` seconds for each row that it writes.
 
-    `measured` is the number of batches behind it; 0 for a rate that is assumed.
+    `measured` is the number of batches behind it; 0 for an assumed rate.
     """
 
     fixed: float
@@ -294,15 +294,15 @@ class Rate:
 
 
 ASSUMED: Final = Rate(7.0, 1e-5)
-"""The rate where nothing was measured yet: 7 s are what a batch of small days takes on two cores with a warm server, and
-10 s more for a million rows are a guess on the safe side; the canary corrects both."""
+"""The rate before anything is measured: a batch of small days takes 7 s on two cores with a warm server, and 10 s more per
+million rows is a cautious guess; the canary corrects both."""
 
 
 def rate_of(attempts: Iterable[Attempt], otherwise: Rate = ASSUMED) -> Rate:
-    """The rate of the newest finished attempts (at most 200) that say how many rows they wrote, from start to end.
+    """The rate of the newest finished attempts (at most 200) with a known number of rows, from start to end.
 
-    A straight line through them, if there are some with few and some with many rows and it makes sense; if not,
-    `otherwise` made longer or shorter by one factor, so that it meets the time that they took together.
+    A straight line through them, if some have few and some have many rows and the line makes sense; if not, `otherwise`,
+    scaled by one factor to the total time that they took.
     """
     points = [
         (float(a.rows), (a.ended_at - a.started_at).total_seconds())
@@ -320,7 +320,7 @@ def rate_of(attempts: Iterable[Attempt], otherwise: Rate = ASSUMED) -> Rate:
 
 
 def rates_of(names: Iterable[str], attempts: Sequence[Attempt], otherwise: Mapping[str, Rate]) -> dict[str, Rate]:
-    """The rate of each dataset by its own attempts; of one without, what is named in `otherwise`, or that of all."""
+    """The rate of each dataset from its own attempts; without attempts, its rate in `otherwise`, or the rate of all."""
     of_all = rate_of(attempts)
     own: dict[str, list[Attempt]] = {name: [] for name in names}
     for attempt in attempts:
@@ -329,10 +329,10 @@ def rates_of(names: Iterable[str], attempts: Sequence[Attempt], otherwise: Mappi
 
 
 def estimate_left(plan: Plan, attempts: Sequence[Attempt], rates: Mapping[str, Rate], cut: Cut) -> Estimate:
-    """What is left of a plan after the finished ones of these attempts; without a cost.
+    """What is left of a plan after the finished attempts; without a cost.
 
-    Rows are those that the plan expects of the days that are left, on average over its days. Bytes are what finished
-    attempts read for each day, on average, where there are some: they see what the plan can only guess.
+    Rows are the plan's average per day (or the finished attempts', if the plan has no rows) for the days that are left. Bytes
+    are the finished attempts' average per day, if there are any: they measure what the plan can only guess.
     """
     done = [a for a in attempts if a.state is AttemptState.done]
     rows, read, count, seconds = 0, 0, 0, 0.0
@@ -364,7 +364,7 @@ def _share(total: int, part: int, whole: int) -> int:
 
 
 def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
-    """Least squares as (fixed, per row); none where the points do not show what a row costs."""
+    """Least squares as (fixed, per row); None if the points do not show what a row costs."""
     rows = [x for x, _ in points]
     if len(points) < _ENOUGH or max(rows) < _SPREAD * max(min(rows), 1):
         return None

@@ -1,4 +1,4 @@
-"""The backfill specification: what a file under `backfills/` may say, validated whole."""
+"""The backfill specification: the keys of a file under `backfills/`, validated together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from backfill_assets.core.text import NAME_PATTERN
 ID_PATTERN = r"[a-z][a-z0-9-]{2,62}"
 """Lower-case letters, digits and hyphens; begins with a letter; 3 to 63 characters."""
 WEBHOOK = "env:"
-"""What a webhook begins with; the rest names the environment variable that holds its URL."""
+"""The beginning of a webhook; the rest names the environment variable that holds its URL."""
 _WEBHOOK = rf"{WEBHOOK}[A-Za-z_][A-Za-z0-9_]*"
 
 
@@ -60,14 +60,14 @@ def _reference(value: str) -> str:
 
 def _webhook(value: object) -> object:
     if not isinstance(value, str) or not re.fullmatch(_WEBHOOK, value):
-        # Without the value: it may be the URL itself, and whoever reads this in a log could post to it.
+        # Without the value: it may be the URL itself, and every reader of a log could post to it.
         text = "notify.webhook: write env: and the variable that holds the URL, such as env:BACKFILL_WEBHOOK"
         raise MisfitError([((), text)])
     return value
 
 
 class FirstLayer(StrEnum):
-    """Where in the pipeline a campaign begins; a dataset without that layer begins at its first one after it."""
+    """The layer at which a campaign begins; a dataset without that layer begins at its first later one."""
 
     raw = Layer.raw.value
     staging = Layer.staging.value
@@ -75,7 +75,7 @@ class FirstLayer(StrEnum):
 
 
 class Notice(StrEnum):
-    """What a webhook can be told of."""
+    """The events that a webhook can receive."""
 
     announced = "announced"
     launched = "launched"
@@ -114,7 +114,7 @@ class SourceRange(Part):
 
 
 class Target(Part):
-    """The dataset whose history is recomputed, and the column that its days are in."""
+    """The dataset whose history is recomputed, and the column with its days."""
 
     dataset: Name
     partition_key: Name
@@ -128,7 +128,7 @@ class Reason(Part):
 
 
 class Scope(Part):
-    """What is recomputed beside the target's shadow: earlier layers, and datasets that are built from it."""
+    """What is recomputed in addition to the target's shadow: earlier layers, and datasets that are built from it."""
 
     from_: FirstLayer = Field(default=FirstLayer.raw, alias="from", description="The first layer that is run again.")
     downstream: Annotated[
@@ -136,35 +136,35 @@ class Scope(Part):
         PlainValidator(_downstream),
         PlainSerializer(lambda value: value if isinstance(value, str) else list(value)),
         WithJsonSchema({"anyOf": [{"enum": ["none", "all"]}, {"type": "array", "items": {"type": "string"}}]}),
-    ] = Field(default="all", description="none, all, or the datasets built from the target that go with it.")
+    ] = Field(default="all", description="none, all, or a list of datasets that are built from the target.")
 
 
 class ApprovalRule(Part):
-    """Who has to approve the evidence before anything is published."""
+    """Who must approve the evidence before anything is published."""
 
     required: bool
     by: tuple[Who, ...] = Field(
         default=(), validate_default=True, description="Users, or roles of BACKFILL_ASSETS_ROLES."
     )
-    not_owner: bool = Field(default=False, description="Neither the owner nor whoever launched may approve.")
+    not_owner: bool = Field(default=False, description="Neither the owner nor the user who launched may approve.")
 
     @field_validator("by")
     @classmethod
-    def _somebody_may(cls, by: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    def _names_an_approver(cls, by: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if not by and info.data.get("required"):
-            text = "approval.by names nobody, but approval is required; name a user or a role, or set required: false"
+            text = "approval.by is empty, but approval is required; name a user or a role, or set required: false"
             raise MisfitError([((), text)])
         return by
 
 
 class RollbackRule(Part):
-    """How long the release has to stay restorable."""
+    """How long it must be possible to roll the release back."""
 
     keep_for: Period = Field(default=dt.timedelta(days=30), json_schema_extra={"default": "30d"})
 
 
 class Notify(Part):
-    """Whom to tell of what."""
+    """Where to send notices, and which ones."""
 
     webhook: Annotated[
         str, BeforeValidator(_webhook), WithJsonSchema({"type": "string", "pattern": f"^{_WEBHOOK}$"})
@@ -177,7 +177,7 @@ class Notify(Part):
         return self.webhook.removeprefix(WEBHOOK)
 
     def wants(self, notice: Notice) -> bool:
-        """Whether to tell of it; whoever hears that something is published hears, too, when its figures drift."""
+        """Whether to send this notice; a webhook that receives `published` also receives `drifted`."""
         return notice in self.on or (notice is Notice.drifted and Notice.published in self.on)
 
 
@@ -190,15 +190,15 @@ class Specification(Part):
     target: Target
     reason: Reason
     scope: Scope = Scope()
-    time_zone: TimeZone = Field(default="UTC", description="Of the windows and of the budget's day.")
+    time_zone: TimeZone = Field(default="UTC", description="Time zone of the windows and of the budget's day.")
     execution: Execution = Execution()
     validation: Validation = Validation()
     approval: ApprovalRule
-    publish_window: tuple[Window, ...] = Field(default=(), description="When it may be published; absent: any time.")
+    publish_window: tuple[Window, ...] = Field(default=(), description="When it may be published; default any time.")
     rollback: RollbackRule = RollbackRule()
     notify: Notify | None = None
 
-    # Each looks at one key and those before it: so it speaks even where another key is wrong.
+    # Each checks one key and those before it, so it also reports when another key is wrong.
 
     @field_validator("execution")
     @classmethod
@@ -208,7 +208,7 @@ class Specification(Part):
             most = f"write at most {days.count - 1}, or leave" if days.count > 1 else "leave"
             text = f"execution.canary.partitions = {execution.canary.partitions}: the range has {days.count} day"
             plural = "s" if days.count > 1 else ""
-            raise MisfitError([(("canary", "partitions"), f"{text}{plural} and some must be left; {most} canary out")])
+            raise MisfitError([(("canary", "partitions"), f"{text}{plural} and some must remain; {most} canary out")])
         return execution
 
     @field_validator("validation")
@@ -221,12 +221,10 @@ class Specification(Part):
 
     @field_validator("approval")
     @classmethod
-    def _somebody_else_may(cls, approval: ApprovalRule, info: ValidationInfo) -> ApprovalRule:
+    def _leaves_an_approver(cls, approval: ApprovalRule, info: ValidationInfo) -> ApprovalRule:
         owner = info.data.get("owner")
         if approval.not_owner and approval.by and set(approval.by) == {owner}:
-            text = (
-                f"approval.not_owner: only the owner {owner!r} may approve; name somebody else in by, or drop not_owner"
-            )
+            text = f"approval.not_owner: by names only the owner {owner!r}; name another user in by, or drop not_owner"
             raise MisfitError([(("not_owner",), text)])
         return approval
 
@@ -244,11 +242,11 @@ class Specification(Part):
 
     @property
     def hash(self) -> str:
-        """Digest of all that it says; spelling, comments and the order of keys do not count."""
+        """Digest of its content; spelling, comments and the order of keys do not count."""
         return digest(self.to_plain())
 
     def contract(self, datasets: Sequence[str]) -> Contract:
-        """What is expected of these datasets on every day: a clause for each of which anything is expected."""
+        """The expected changes of these datasets on every day: one clause for each dataset that has any."""
         target, asked = self.target.dataset, self.validation
         clauses = (Clause((), asked.changes(n, target), n, asked.row_changes(n, target)) for n in datasets)
         return Contract(tuple(clause for clause in clauses if clause.metrics or clause.rows))
@@ -257,16 +255,16 @@ class Specification(Part):
         """JSON values that `from_json` reads back, defaults included."""
         plain = self.model_dump(mode="json", by_alias=True)
         if not self.validation.expected_row_change:
-            # Specifications of before rows could be promised keep their hashes.
+            # Specifications from before rows could be promised keep their hashes.
             del plain["validation"][ROW_CHANGE]
         # An empty list is refused, since it would never open; absent means any time.
         return plain if self.publish_window else {k: v for k, v in plain.items() if k != "publish_window"}
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The specification of which `to_plain` was stored.
+        """Read the specification from what `to_plain` stored.
 
         Raises:
-            ValidationError: these are no values of a specification.
+            ValidationError: these are not the values of a specification.
         """
         return cls.model_validate_json(text, strict=True, context=STORED)

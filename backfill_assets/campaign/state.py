@@ -19,7 +19,7 @@ CAMPAIGN_TAG = "backfill_assets/campaign"
 
 
 class Phase(StrEnum):
-    """What operators and the conductor decide; all else follows from the unit, its evidence and its approvals."""
+    """What operators and the conductor decide; everything else follows from the unit, its evidence and its approvals."""
 
     planned = "planned"
     canary = "canary"
@@ -31,7 +31,7 @@ class Phase(StrEnum):
 
 
 class CampaignState(StrEnum):
-    """Where a campaign stands, as people see it."""
+    """The state of a campaign, as people see it."""
 
     planned = "planned"
     canary = "canary"
@@ -49,7 +49,7 @@ class CampaignState(StrEnum):
 
 
 class Action(StrEnum):
-    """What is written into a campaign's journal."""
+    """The kinds of entries in a campaign's journal."""
 
     planned = "planned"
     launched = "launched"
@@ -73,7 +73,7 @@ class Action(StrEnum):
 
 
 CHANGED = "changed"
-"""Key of a journal entry's detail: the top-level keys of the specification that are other ones now."""
+"""Key of a journal entry's detail: the top-level keys of the specification that have changed."""
 RELEASES = "releases"
 """The same: the releases that were made, by dataset."""
 _BEFORE, _AFTER = "before", "after"
@@ -81,7 +81,7 @@ _BEFORE, _AFTER = "before", "after"
 NOTES = frozenset(
     {Action.backfill, Action.waits, Action.set, Action.validated, Action.stale, Action.notified, Action.repaired}
 )
-"""Entries that bring a campaign into no other phase."""
+"""Entries that do not change a campaign's phase."""
 
 WORKING = frozenset({Phase.canary, Phase.running})
 """Phases in which batches may start."""
@@ -89,14 +89,14 @@ WORKING = frozenset({Phase.canary, Phase.running})
 
 @dataclass(frozen=True)
 class Knobs:
-    """What can be turned while a campaign runs; read again before each batch."""
+    """What can be changed while a campaign runs; read again before each batch."""
 
     max_concurrency: int
     partitions_per_batch: int
 
     @property
     def problem(self) -> str:
-        """What is wrong with them, if anything: they have the bounds of a specification."""
+        """What is wrong with them, if anything: the bounds are those of a specification."""
         good = 1 <= self.max_concurrency <= MOST_AT_ONCE and 1 <= self.partitions_per_batch <= MOST_IN_A_BATCH
         bounds = (
             f"write max_concurrency from 1 to {MOST_AT_ONCE} and partitions_per_batch from 1 to {MOST_IN_A_BATCH:,}"
@@ -104,7 +104,7 @@ class Knobs:
         return "" if good else f"{self.max_concurrency} and {self.partitions_per_batch} cannot be used; {bounds}"
 
     def turned_to(self, knobs: Knobs) -> dict[str, object]:
-        """What a journal entry says of it, as its detail; nothing where they stay as they are."""
+        """The detail of a journal entry about the change; empty if nothing changes."""
         return {_BEFORE: vars(self), _AFTER: vars(knobs)} if knobs != self else {}
 
 
@@ -112,9 +112,9 @@ class Knobs:
 class Campaign:
     """A planned campaign and its controls.
 
-    `file` is where the specification was read, as an absolute path; `unit` is empty until the launch;
-    `canary_only` keeps the conductor from going on after the canaries; `revision` grows with every change and lets two
-    operators find out about each other.
+    `file` is the absolute path that the specification was read from; `unit` is empty until the launch; with `canary_only`
+    the conductor does not continue after the canaries; `revision` grows with every change, so that two operators notice
+    each other's changes.
     """
 
     specification: Specification
@@ -134,22 +134,22 @@ class Campaign:
 
     @property
     def step(self) -> Step:
-        """The step of the plan that a launched campaign is at: its canaries, or what comes after them."""
+        """The current step of a launched campaign: its canaries, or the step after them."""
         done = {StepKind.announce, StepKind.open_unit} | (
             {StepKind.canary} if self.phase is not Phase.canary else set()
         )
         return next(step for step in self.plan.steps if step.kind not in done)
 
     def turned(self, *, max_concurrency: int | None = None, partitions_per_batch: int | None = None) -> Campaign:
-        """The same campaign with knobs turned."""
+        """The same campaign with changed knobs."""
         given = {"max_concurrency": max_concurrency, "partitions_per_batch": partitions_per_batch}
         return replace(self, knobs=replace(self.knobs, **{k: v for k, v in given.items() if v is not None}))
 
     def replanned(self, specification: Specification, plan: Plan) -> Campaign:
         """The same campaign with a changed specification and its plan.
 
-        Where the specification names another value of a knob now, that is what somebody has decided last: it wins over what
-        the knob was turned to. All others stay as they are turned.
+        If the specification now names another value for a knob, that is the latest decision and wins over the knob's current
+        value. All other knobs keep their current values.
         """
         one, other = self.specification.execution, specification.execution
         named = {knob: getattr(other, knob) for knob in vars(self.knobs) if getattr(other, knob) != getattr(one, knob)}
@@ -160,7 +160,7 @@ class Campaign:
 class JournalEntry:
     """One line of a campaign's journal: who did what, when and why; `detail` holds plain JSON values.
 
-    `number` grows with every entry of the ledger, and is 0 for one that is not in it yet.
+    `number` grows with every entry of the ledger, and is 0 until the entry is in it.
     """
 
     campaign: str
@@ -173,19 +173,19 @@ class JournalEntry:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """The top-level keys of the specification that are other ones from here on."""
+        """The top-level keys of the specification that changed with this entry."""
         keys = self.detail.get(CHANGED)
         return tuple(map(str, keys)) if isinstance(keys, (list, tuple)) else ()
 
     @property
     def released(self) -> frozenset[str]:
-        """The releases that it says were published or rolled back."""
+        """The releases that this entry reports as published or rolled back."""
         named = self.detail.get(RELEASES) if self.action in {Action.published, Action.rolled_back} else None
         return frozenset(map(str, named.values())) if isinstance(named, Mapping) else frozenset()
 
     def __str__(self) -> str:
         """One line for people."""
-        what = f" with other {', '.join(self.changed)}" if self.changed else ""
+        what = f" with changed {', '.join(self.changed)}" if self.changed else ""
         turned = f" ({', '.join(self._turned())})" if self._turned() else ""
         why = f": {' '.join(self.reason.split())}" if self.reason.strip() else ""
         return f"{self.action.value} by {self.by} at {self.at:%Y-%m-%d %H:%M:%S} UTC{what}{turned}{why}"
@@ -199,10 +199,10 @@ class JournalEntry:
 
 @dataclass(frozen=True)
 class Approval:
-    """What somebody has approved of a unit: by (dataset, day) the hash of the evidence they saw.
+    """One approval of a unit: by (dataset, day) the hash of the evidence that the approver saw.
 
-    `evidence` is the hash that they named; `by` the approver of the specification's list, `identity` the user at work.
-    `after_release` and `after_entry` are the newest release and the newest entry of a journal that the ledger had then.
+    `evidence` is the hash that they named; `by` is the approver in the specification's list, `identity` the actual user.
+    `after_release` and `after_entry` are the newest release and the newest journal entry in the ledger at that time.
     """
 
     unit: str
@@ -218,9 +218,9 @@ class Approval:
 def state_of(
     campaign: Campaign, unit: Unit | None, *, complete: bool, approved: bool, stale: bool = False
 ) -> CampaignState:
-    """Where a campaign stands, given its unit and whether all evidence is there and fresh, and approved.
+    """The state of a campaign, given its unit and whether all evidence is present and current, and approved.
 
-    `stale`: all days had passed, and something behind some of them has moved since.
+    `stale`: all days had passed, but the basis of some has changed since.
     """
     if campaign.phase is Phase.cleaned or unit is None:
         return CampaignState(campaign.phase.value)
@@ -241,7 +241,7 @@ def state_of(
 
 
 def require_phase(campaign: Campaign, allowed: Collection[Phase], action: str, last: JournalEntry | None) -> None:
-    """Refuse an action in the wrong phase, and say who brought the campaign there.
+    """Refuse an action in the wrong phase, and say who brought the campaign into it.
 
     Raises:
         CampaignError: names the phase, its last journal entry and the phases in which the action is possible.
@@ -251,19 +251,19 @@ def require_phase(campaign: Campaign, allowed: Collection[Phase], action: str, l
     done = f" ({last})" if last else ""
     wanted = " or ".join(sorted(phase.value for phase in allowed))
     raise CampaignError(
-        f"campaign {campaign.id} is {campaign.phase.value}{done}; {action} needs one that is {wanted}. "
+        f"campaign {campaign.id} is {campaign.phase.value}{done}; {action} needs a campaign that is {wanted}. "
         f"See: backfill status {campaign.id}"
     )
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What goes on around a campaign at one moment.
+    """What happens around a campaign at one moment.
 
-    `live_runs` are live runs at work or in the queue; `in_flight` counts the campaign's batches at work; `last_batch` is
-    when its last batch began, or when it was launched or resumed if that was later; `bytes_today` have been read since
-    midnight in the specification's time zone, `next_bytes` the next batch will read; `spent` is the time that its batches
-    took so far, added up; `drift` says what of code or specification moved since the plan.
+    `live_runs` are running or queued live runs; `in_flight` counts the campaign's running batches; `last_batch` is when its
+    last batch began, or when it was launched or resumed if that was later; `bytes_today` were read since midnight in the
+    specification's time zone, `next_bytes` will be read by the next batch; `spent` is the total time of its batches so far;
+    `drift` says what has changed in code or specification since the plan.
     """
 
     now: dt.datetime
@@ -278,14 +278,14 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Admitted:
-    """The batch may start; `why` is said where it does so although live runs are at work."""
+    """The batch may start; `why` is set if it starts although live runs are running."""
 
     why: str = ""
 
 
 @dataclass(frozen=True)
 class Waits:
-    """The batch has to wait, at least until the moment given, if one is known; `own`: for the campaign's own batches."""
+    """The batch must wait, at least until `until` if that is known; `own`: it waits for the campaign's own batches."""
 
     reason: str
     until: dt.datetime | None = None
@@ -294,7 +294,7 @@ class Waits:
 
 @dataclass(frozen=True)
 class Closed:
-    """No batch starts until somebody resumes the campaign; the run ends."""
+    """No batch starts until a user resumes the campaign; the run ends."""
 
     reason: str
 
@@ -337,12 +337,12 @@ def _halted(campaign: Campaign, traffic: Traffic) -> Halts | None:
 def _waiting(campaign: Campaign, traffic: Traffic) -> Waits | None:
     specification = campaign.specification
     zone = specification.zone
-    shut = [w for w in specification.execution.blackout_windows if w.contains(traffic.now, zone)]
-    if shut:
-        until = max(w.ends(traffic.now, zone) for w in shut)
-        return Waits(f"blackout window {shut[0]} ({specification.time_zone})", until)
+    blackouts = [w for w in specification.execution.blackout_windows if w.contains(traffic.now, zone)]
+    if blackouts:
+        until = max(w.ends(traffic.now, zone) for w in blackouts)
+        return Waits(f"blackout window {blackouts[0]} ({specification.time_zone})", until)
     if traffic.in_flight >= campaign.knobs.max_concurrency:
-        reason = f"at work: {number_of(traffic.in_flight, 'batch')} (max_concurrency: {campaign.knobs.max_concurrency})"
+        reason = f"running: {number_of(traffic.in_flight, 'batch')} (max_concurrency: {campaign.knobs.max_concurrency})"
         return Waits(reason, own=True)
     return None
 
@@ -354,9 +354,9 @@ def _live_first(campaign: Campaign, traffic: Traffic) -> Admitted | Waits:
     runs = ", ".join(run[:8] for run in traffic.live_runs[:3])
     floor = execution.min_progress
     if floor is None:
-        return Waits(f"live runs are at work ({runs})")
+        return Waits(f"live runs are running ({runs})")
     # Spread evenly: three per hour means one every twenty minutes, counted from the last one.
     due = traffic.last_batch + floor.per / floor.batches
     if traffic.now >= due:
-        return Admitted(f"min_progress, although live runs are at work ({runs})")
-    return Waits(f"live runs are at work ({runs})", due)
+        return Admitted(f"min_progress, although live runs are running ({runs})")
+    return Waits(f"live runs are running ({runs})", due)

@@ -36,7 +36,7 @@ Expectations = Mapping[str, Change | Mapping[str, Change]]
 """By metric (or column) of the target, or by dataset and metric (or column)."""
 _Problem = tuple[tuple[str, ...], str]
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,99}")
-"""What names of metrics may look like: the name of a column, and a word before or behind it."""
+"""The format of metric names: the name of a column, and a word before or after it."""
 _SHOWN = 60
 _NAME = f"^{NAME_PATTERN.pattern}$"
 _CHANGE_SCHEMA: Final[JsonDict] = {"type": "string", "description": "unchanged, any, -50% or '-1.5% to -0.8%'"}
@@ -49,7 +49,7 @@ _CHANGES_SCHEMA: Final[JsonDict] = {
 
 
 def _tolerance(value: object) -> Decimal:
-    # Here a number can only be meant as a percentage: beside it stands `0`, and the key asks for nothing else.
+    # Here a number can only mean a percentage: the key takes nothing else except `0`.
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
         value = f"{Decimal(str(value)):f}%"
     return parse_percent(value)
@@ -64,7 +64,7 @@ def _expectations(value: object, info: ValidationInfo) -> Expectations:
     found: dict[str, Change | Mapping[str, Change]] = {}
     for name, entry in value.items():
         if strange := _strange(name, entry):
-            problems.append(((), f"{key}: {strange} is the name of no {what} and no dataset; use a-z, 0-9 and _"))
+            problems.append(((), f"{key}: {strange} cannot be the name of a {what} or a dataset; use a-z, 0-9 and _"))
         elif isinstance(entry, Mapping):
             found[name] = {metric: _change((name, metric), text, key, problems) for metric, text in entry.items()}
             if not entry:
@@ -77,7 +77,7 @@ def _expectations(value: object, info: ValidationInfo) -> Expectations:
 
 
 def _strange(name: object, entry: object) -> str:
-    """The first name that nothing can have, as it may be shown; the others are looked for in the catalog."""
+    """The first impossible name, shortened for a message; the catalog checks the possible ones."""
     names = (name, *(entry if isinstance(entry, Mapping) else ()))
     return next((repr(str(one)[:_SHOWN]) for one in names if not _WORD.fullmatch(str(one))), "")
 
@@ -137,15 +137,15 @@ class Validation(Part):
             ),
         ]
         | None
-    ) = Field(default=None, description="Percent by which the target's row count may move either way; 0 is unchanged.")
+    ) = Field(default=None, description="By how many percent the target's row count may rise or fall; 0 is unchanged.")
     expected_change: _Expected = Field(
         default_factory=dict, description="Change by metric of the target, or by downstream dataset and metric."
     )
     certificate: Certification = Field(
         default=Certification.none,
-        # So that a specification that says nothing of it keeps the hash that plans and approvals name.
+        # A specification without this key keeps the hash that plans and approvals name.
         exclude_if=lambda value: value is Certification.none,
-        description="required: neither approved nor published without a passing `backfill prove` of its evidence.",
+        description="required: approval and publication need a passing `backfill prove` of the evidence.",
     )
     expected_row_change: _Expected = Field(
         default_factory=dict,
@@ -153,7 +153,7 @@ class Validation(Part):
     )
 
     def changes(self, dataset: str, target: str) -> Mapping[str, Change]:
-        """By metric what is expected of one dataset; metrics without a dataset belong to the target."""
+        """The expected change of one dataset by metric; metrics without a dataset belong to the target."""
         found: dict[str, Change] = {}
         if dataset == target:
             if self.row_count_tolerance is not None:
@@ -162,7 +162,7 @@ class Validation(Part):
         return found | _own(self.expected_change, dataset)
 
     def row_changes(self, dataset: str, target: str) -> Mapping[str, Change]:
-        """By column what is expected of each row of one dataset; columns without a dataset belong to the target."""
+        """The expected change of each row of one dataset by column; columns without a dataset belong to the target."""
         flat = _flat(self.expected_row_change) if dataset == target else {}
         return flat | _own(self.expected_row_change, dataset)
 
@@ -171,11 +171,11 @@ class Validation(Part):
         return (name for name, entry in getattr(self, key).items() if not isinstance(entry, Change))
 
     def contradictions(self, target: str) -> list[_Problem]:
-        """What is said twice about the target, as (path of the key, message)."""
+        """Expectations of the target that are set twice, as (path of the key, message)."""
         problems: list[_Problem] = [
             (
                 (key, target, m),
-                f"validation.{key}.{target}.{m}: the target's {m} stands outside as well; keep one of them",
+                f"validation.{key}.{target}.{m}: the target's {m} is also set outside of it; keep one of them",
             )
             for key in (METRIC_CHANGE, ROW_CHANGE)
             for m in sorted(_flat(getattr(self, key)).keys() & _own(getattr(self, key), target).keys())

@@ -118,15 +118,15 @@ def test_all_faults_are_told_at_once_in_the_order_of_their_lines() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        ("partitions: 3", "partitions: 547", 13, "the range has 547 days and some must be left; write at most 546, or leave"),
-        ('"07:00-09:30"', '"07:00-19:00", "18:00-07:00"', 12, "together they are the whole day"),
-        ('"07:00-09:30"', '"00:00-24:00"', 12, "this window would be the whole day"),
+        ("partitions: 3", "partitions: 547", 13, "the range has 547 days and some must remain; write at most 546, or leave"),
+        ('"07:00-09:30"', '"07:00-19:00", "18:00-07:00"', 12, "together they cover the entire day"),
+        ('"07:00-09:30"', '"00:00-24:00"', 12, "this window would be the entire day"),
         ("pipeline: true", "pipeline: false", 16, "it only matters with pause_during_live_pipeline: true"),
         ("1 batch per hour", "0 batches per hour", 16, "write a pace such as 1 batch per hour"),
         ('["22:00-05:00"]', "[]", 23, "publish_window = an empty list: it never opens"),
-        ("by: [finance-controller]", "by: []", 22, "approval.by names nobody, but approval is required"),
-        (", by: [finance-controller]", "", 22, "approval.by names nobody, but approval is required"),
-        ("[finance-controller]", "[finance-data], not_owner: true", 22, "only the owner 'finance-data' may approve"),
+        ("by: [finance-controller]", "by: []", 22, "approval.by is empty, but approval is required"),
+        (", by: [finance-controller]", "", 22, "approval.by is empty, but approval is required"),
+        ("[finance-controller]", "[finance-data], not_owner: true", 22, "by names only the owner 'finance-data'"),
         ("500GB", "0B", 15, "a budget of 0 lets no batch start"),
         ("500GB", "500", 15, "write a size with its unit, such as 500GB"),
         ("wall_time: 6h", "wall_time: 0h", 15, "wall_time = '0h': give a duration above zero"),
@@ -143,9 +143,9 @@ def test_all_faults_are_told_at_once_in_the_order_of_their_lines() -> None:
         ("owner: finance-data\n", "", 1, "owner is missing; add it"),
         ("row_count_tolerance: 0", "row_count_tolerance: -1", 20, "write a percentage such as 2%"),
         ("{net_revenue:", "{row_count: any, net_revenue:", 20, "row_count contradict each other; keep one"),
-        ("{net_revenue:", "{daily_sales: {quantity: any}, net_revenue:", 21, "the target's quantity stands outside as well"),
+        ("{net_revenue:", "{daily_sales: {quantity: any}, net_revenue:", 21, "the target's quantity is also set outside of it"),
         ("{net_revenue:", "{daily_margins: {}, net_revenue:", 21, "expected_change.daily_margins names no metric"),
-        ("compute: backfill", "spark: {spark.master: local}", 18, "execution.spark.spark.master: a campaign may set only what"),
+        ("compute: backfill", "spark: {spark.master: local}", 18, "execution.spark.spark.master: a campaign may only set what"),
         ("compute: backfill", "spark: {spark.sql.session.timeZone: CET}", 18, "spark.sql.session.timeZone: a campaign may"),
         ("compute: backfill", "spark: {spark.sql.files.ignoreMissingFiles: true}", 18, "not which rows it finds; drop it"),
         ("compute: backfill", "spark: {spark.sql.legacy.sizeOfNull: true}", 18, "such as spark.sql.shuffle.partitions"),
@@ -165,7 +165,7 @@ def test_a_contradiction_is_told_although_another_key_is_wrong() -> None:
 
 def test_a_range_of_one_day_has_no_canary() -> None:
     (problem,) = spoiled(("end: 1996-06-30", "end: 1995-01-01"), ("partitions: 3", "partitions: 1"))
-    assert problem.endswith("the range has 1 day and some must be left; leave canary out")
+    assert problem.endswith("the range has 1 day and some must remain; leave canary out")
 
 
 def test_both_spellings_of_an_expected_change_are_the_same_specification() -> None:
@@ -189,9 +189,9 @@ def test_a_fault_in_the_short_spelling_has_its_own_key_and_line() -> None:
         ("  row_count_tolerance: 0\n", "  tax_delta_expected: a little\n  quantity_delta_expected: any\n")
     )
     remedy = "write unchanged, any, -50% or '-1.5% to -0.8%'"
-    twice = "also stands in validation.expected_change; keep one of them"
+    twice = "is also in validation.expected_change; keep one of them"
     assert problems == [
-        f"fix.yaml:20: validation.tax_delta_expected: 'a little' is no expected change; {remedy}",
+        f"fix.yaml:20: validation.tax_delta_expected: 'a little' is not a change; {remedy}",
         f"fix.yaml:21: validation.quantity_delta_expected: the change of quantity {twice}",
     ]
 
@@ -204,11 +204,11 @@ def test_the_short_spelling_beside_no_mapping_is_judged_and_known(nothing: str) 
             f"  expected_change:{nothing}\n  tax_delta_expected: a little\n  quantity_delta_expected: any",
         )
     )
-    drop_it = "write a mapping from metric to change, or drop it beside tax_delta_expected, quantity_delta_expected"
+    drop_it = "write a mapping from metric to change, or drop it and keep tax_delta_expected, quantity_delta_expected"
     remedy = "write unchanged, any, -50% or '-1.5% to -0.8%'"
     assert problems == [
         f"fix.yaml:21: validation.expected_change: {drop_it}",
-        f"fix.yaml:22: validation.tax_delta_expected: 'a little' is no expected change; {remedy}",
+        f"fix.yaml:22: validation.tax_delta_expected: 'a little' is not a change; {remedy}",
     ]
 
 
@@ -218,14 +218,14 @@ def test_the_short_spelling_beside_no_mapping_is_judged_and_known(nothing: str) 
         (YAML.replace("owner: finance-data", "owner: &owner finance-data"), "&owner is an anchor"),
         (YAML.replace("by: [finance-controller]", "by: [*owner]"), "*owner is an alias"),
         (YAML.replace("owner: finance-data", "owner: !!python/object/apply:os.system [ls]"), "is a tag; remove it"),
-        (YAML + "owner: somebody-else\n", "owner stands here again; it is already set in line 2"),
+        (YAML + "owner: somebody-else\n", "owner is already set in line 2"),
         (YAML + "---\nowner: x\n", "a second document begins here"),
         ("a: " + "[" * 100_000, "nested deeper than 32 levels"),
         ("#" * (1024 * 1024 + 1), "larger than 1024 KiB; such a file is a page long"),
         ("l0: &l0 x\n" + "\n".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 30)), "is an alias"),
         ("- a\n", "the file has no mapping of key: value lines"),
         ("", "the file has no mapping of key: value lines"),
-        ("owner: [", "this is no YAML"),
+        ("owner: [", "this is not valid YAML"),
     ],
 )  # fmt: skip
 def test_hostile_yaml_is_refused(text: str, message: str) -> None:
@@ -238,7 +238,7 @@ def test_a_file_that_cannot_be_read_is_a_fault_like_others(tmp_path: Path) -> No
     texts = [str(problems[0]) for problems in observed if not isinstance(problems, LoadedSpecification)]
     assert [text.split(": ", 1)[1].split(";")[0] for text in texts] == [
         "the file cannot be read: No such file or directory",
-        "byte 8 is no UTF-8",
+        "byte 8 is not valid UTF-8",
         "the file cannot be read: Is a directory",
     ]
 
@@ -391,12 +391,12 @@ def test_a_downstream_dataset_has_its_own_expected_changes(chain: Catalog) -> No
     [
         (
             "{fair: any}",
-            "expected_row_change.fair: trips has no column beside its key 'fair'; did you mean fare? It has fare, city",
+            "expected_row_change.fair: trips has no column outside its key 'fair'; did you mean fare? It has fare, city",
         ),
-        ("{city: -50%}", "expected_row_change.city: a string such as city changes by no percentage; write any or"),
+        ("{city: -50%}", "expected_row_change.city: a string such as city cannot change by a percentage; write any or"),
         (
             "{totals: {tripz: any}}",
-            "expected_row_change.totals.tripz: totals has no column beside its key 'tripz'; did you mean trips",
+            "expected_row_change.totals.tripz: totals has no column outside its key 'tripz'; did you mean trips",
         ),
         ("{nothing: {a: any}}", "expected_row_change.nothing: the scope has no such dataset; it has trips, totals"),
     ],

@@ -138,7 +138,7 @@ def test_what_is_no_window_is_refused(value: object) -> None:
 
 @pytest.mark.parametrize("text", ["07:00-07:00", "00:00-24:00", "0:00-00:00"])
 def test_a_window_that_is_the_whole_day_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="would be the whole day"):
+    with pytest.raises(ValueError, match="would be the entire day"):
         parse_window(text)
 
 

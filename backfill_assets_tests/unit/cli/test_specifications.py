@@ -166,7 +166,7 @@ def test_what_no_option_says_is_asked_for_until_it_can_be_read(run: Run) -> None
         "'a fix': use a-z",
         "already exists",
         "unknown metric 'revenue'",
-        "'little' is no expected change",
+        "'little' is not a change",
     )
     assert [problem for problem in problems if problem not in done.output] == []
     loaded = load_specification(Path("backfills/order-items-1995-01.yaml"))

@@ -210,7 +210,7 @@ def test_code_that_moved_stops_the_campaign_and_resume_freezes_a_new_plan(observ
     planned.basis.codes["sales"] = "n3w"
     assert planned.run() == []
     said = planned.conduct()
-    assert "no longer what the plan was made from" in said
+    assert "has changed since the plan" in said
     assert planned.phase() is Phase.stopped
     resumed = planned.control.resume(NAME, "the fix was wrong")
     assert resumed.plan.fingerprint != before
@@ -340,7 +340,7 @@ def test_a_spent_budget_stops_the_campaign(tmp_path: Path) -> None:
 
 def test_of_two_operators_who_launch_one_wins_and_the_other_is_told(planned: World) -> None:
     planned.control.launch(NAME)
-    with pytest.raises(CampaignError, match=r"is canary \(launched by ada at .*launch needs one"):
+    with pytest.raises(CampaignError, match=r"is canary \(launched by ada at .*launch needs a campaign"):
         planned.control.launch(NAME)
     assert len(planned.scheduler.requests) == 1
 

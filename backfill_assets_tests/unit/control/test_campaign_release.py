@@ -131,7 +131,7 @@ def test_a_stopped_campaign_is_not_published(campaigns: World) -> None:
 
 def test_a_planned_campaign_cannot_be_published(campaigns: World) -> None:
     campaigns.planned({"sales": DAYS})
-    with pytest.raises(CampaignError, match=r"is planned .*publish needs one that is"):
+    with pytest.raises(CampaignError, match=r"is planned .*publish needs a campaign that is"):
         campaigns.release().publish(NAME)
 
 

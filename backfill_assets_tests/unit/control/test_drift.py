@@ -21,7 +21,7 @@ from backfill_assets_tests.observed import Observed
 pytestmark = pytest.mark.slow
 
 BOSS = {"required": True, "by": ["boss"]}
-MOVED = r"fix\.yaml is no longer what the plan was made from; .*backfill resume tax-fix-2026; if not, restore the file"
+MOVED = r"fix\.yaml has changed since the plan; .*backfill resume tax-fix-2026; if not, restore the file"
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_specification_that_moved_after_the_last_batch_is_not_approved(observe
     with pytest.raises(ApprovalError, match=MOVED):
         approve(world, "anna")
     standing = world.standings.of(NAME)
-    assert "fix.yaml is no longer what the plan was made from" in standing.drift
+    assert "fix.yaml has changed since the plan" in standing.drift
     assert next_step(standing).startswith(f"backfill resume {NAME}")
     assert world.content() == {}
     assert world.doctor().examine() == ()
@@ -94,7 +94,7 @@ def test_a_specification_that_moved_after_the_approval_is_not_published_in_any_w
         with pytest.raises(ApprovalError, match=MOVED):
             way()
     (refusal,) = world.release().plan(NAME).refusals
-    assert "no longer what the plan was made from" in refusal
+    assert "has changed since the plan" in refusal
     assert world.ledger.releases() == ()
     assert world.doctor().examine() == ()
     write(world)
@@ -120,7 +120,7 @@ def test_other_approvers_hold_from_the_resume_on_that_brought_them(world: World)
 def test_a_specification_that_cannot_be_read_any_more_is_not_published(world: World) -> None:
     approve(world, "anna")
     (world.folder / "fix.yaml").write_text("backfill_id: [", encoding="utf-8")
-    with pytest.raises(ApprovalError, match=r"cannot be read any more: .*; mend or restore the file"):
+    with pytest.raises(ApprovalError, match=r"can no longer be read: .*; fix or restore the file"):
         world.release().publish(NAME)
 
 
@@ -128,7 +128,7 @@ def test_a_file_that_is_gone_blocks_nothing_and_is_said_to_be_gone(world: World)
     assert world.standings.of(NAME).uncompared == ""
     (world.folder / "fix.yaml").unlink()
     standing = world.standings.of(NAME)
-    assert standing.uncompared == f"its file {world.folder / 'fix.yaml'} is not there: not compared with the plan"
+    assert standing.uncompared == f"its file {world.folder / 'fix.yaml'} is missing: not compared with the plan"
     assert standing.drift == ""
     approve(world, "anna")
     world.release().publish(NAME)

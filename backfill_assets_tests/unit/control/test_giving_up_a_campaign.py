@@ -160,7 +160,7 @@ def test_a_resume_with_a_changed_specification_says_what_is_another(planned: Wor
     planned.control.resume(NAME, "wider")
     entry = next(e for e in reversed(planned.ledger.journal(NAME)) if e.action is Action.resumed)
     assert entry.detail["changed"] == ["approval", "publish_window", "validation"]
-    assert "with other approval, publish_window, validation: wider" in str(entry)
+    assert "with changed approval, publish_window, validation: wider" in str(entry)
     planned.control.pause(NAME, "night")
     planned.control.resume(NAME)
     entry = next(e for e in reversed(planned.ledger.journal(NAME)) if e.action is Action.resumed)
@@ -178,10 +178,10 @@ def test_a_resume_takes_over_the_limits_that_were_changed_in_the_specification_a
     planned.control.set(NAME, "too large", partitions_per_batch=6)
     plain["execution"] |= {"partitions_per_batch": 1}
     file.write_text(yaml.safe_dump(plain), encoding="utf-8")
-    assert "no longer what the plan was made from" in planned.conduct()
+    assert "has changed since the plan" in planned.conduct()
     assert planned.control.resume(NAME, "out of memory").knobs == Knobs(3, 1)
     entry = next(e for e in planned.ledger.journal(NAME) if e.action is Action.resumed)
-    assert str(entry).endswith("with other execution (partitions_per_batch 6 → 1): out of memory")
+    assert str(entry).endswith("with changed execution (partitions_per_batch 6 → 1): out of memory")
 
 
 def test_of_two_who_approve_at_once_the_second_is_told_of_the_first(campaigns: World) -> None:

@@ -231,11 +231,11 @@ def test_a_plan_made_in_another_folder_finds_its_file_again(house: House, monkey
     with pytest.raises(CampaignError, match=r"plan it again: backfill plan backfills/fix\.yaml"):
         run("launch", NAME)
     said = run("status", NAME)
-    assert f"attention: {file} is no longer what the plan was made from" in said
+    assert f"attention: {file} has changed since the plan" in said
     assert f"next: backfill plan {file}" in said
     file.unlink()
     said = run("status", NAME)
-    assert f"attention: its file {file} is not there: not compared with the plan" in said
+    assert f"attention: its file {file} is missing: not compared with the plan" in said
 
 
 def of_job(house: House, name: str, **config: object) -> bool:

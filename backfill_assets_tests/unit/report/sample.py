@@ -307,7 +307,7 @@ def _journal(wish: Wish) -> tuple[JournalEntry, ...]:
 
     return (
         entry(300, Action.launched, wish.reason),
-        entry(200, Action.waits, "live runs are at work (3fa9c211)"),
+        entry(200, Action.waits, "live runs are running (3fa9c211)"),
         entry(150, Action.paused, "lunch"),
         entry(120, Action.resumed),
         entry(100, Action.validated),

@@ -120,9 +120,9 @@ def test_a_campaign_before_a_shut_gate_says_since_when_and_for_what(campaigns: W
     campaign, _ = campaigns.launched()
     campaigns.clock.advance(HOUR)
     since = campaigns.clock.now()
-    campaigns.ledger.note(JournalEntry(campaign.id, since, "the gate", Action.waits, "live runs are at work"))
+    campaigns.ledger.note(JournalEntry(campaign.id, since, "the gate", Action.waits, "live runs are running"))
     (found,) = metrics(campaigns).all().campaigns
-    assert (found.waiting_since, found.waiting_for) == (since, "live runs are at work")
+    assert (found.waiting_since, found.waiting_for) == (since, "live runs are running")
     campaigns.turned(replace(campaign), Phase.paused, Action.paused)
     assert metrics(campaigns).all().campaigns[0].waiting_since is None
 

@@ -1,4 +1,4 @@
-"""Every setting: one environment variable each, read and refused early."""
+"""All settings: one environment variable each, read and checked early."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Value = TypeVar("_Value")
 _MEMORY: Final = re.compile(r"^[1-9][0-9]{0,8}[mg]$")
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _SPARK_URL: Final = re.compile(r"sc://[^\s/?#@;]+/?(;[^\s/?#;=]+=[^\s?#;=]*)*;?")
-"""Host and port, then options, as Spark's client reads them; without a user, whom it does not know."""
+"""Host and port, then options, as Spark's client reads them; no user, because the client does not support one."""
 _WEB_ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9._-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~%/+-]*)?")
 _LOWEST_MEMORY_MB: Final = 512
 _PORTS: Final = range(1024, 65536)
@@ -40,7 +40,7 @@ Chunk = int | Literal["all"]
 
 
 class IdentitySource(StrEnum):
-    """Who says who is at work."""
+    """Where the user's name comes from."""
 
     os = "os"
     ledger = "ledger"
@@ -62,21 +62,21 @@ def _duration(text: str) -> timedelta:
 
 
 def _folder(text: str) -> Path:
-    """A folder of this machine, absolute; it need not exist."""
+    """A folder of this machine, absolute; it does not have to exist."""
     if "://" in text:
         raise ValueError("give a folder of this machine or of a mounted file system, not a URL")
     try:
         path = Path(text).expanduser().absolute()
         taken = path.exists() and not path.is_dir()
     except (OSError, RuntimeError) as error:
-        raise ValueError(f"{error}; give a folder that can be looked into") from None
+        raise ValueError(f"{error}; give a folder that this user can access") from None
     if taken:
         raise ValueError("it is a file; give a folder, or move the file away")
     return path
 
 
 def _warehouse(text: str) -> Path:
-    """A folder for tables; no address of an object store."""
+    """A folder for tables, not the address of an object store."""
     if reason := refused_url(text):
         raise ValueError(reason)
     return _folder(text)
@@ -91,7 +91,7 @@ def _ledger_url(text: str) -> str:
 
 def _web_address(text: str) -> str:
     """An address without anything that could be a secret."""
-    # It stands in links that everybody sees: nothing of it may be a secret.
+    # All users see it in links: no part of it may be a secret.
     if not _WEB_ADDRESS.fullmatch(text):
         raise ValueError(
             "give an address without user and options, such as https://reports.example.org/backfills, or unset it"
@@ -108,7 +108,7 @@ def _spark_url(text: str) -> str:
         parts = urlsplit(text)
         known = bool(parts.hostname) and parts.port != 0
     except ValueError:
-        # Python's own text would quote the URL, and with it the token.
+        # Python's own message would quote the URL, including the token.
         known = False
     if not known:
         raise ValueError(remedy)
@@ -137,12 +137,12 @@ def _chunk(text: str) -> Chunk:
     if text == "all":
         return "all"
     if not _NUMBER.fullmatch(text) or int(text) == 0:
-        raise ValueError("give a number of days from 1 on, or `all` for one run over the whole range")
+        raise ValueError("give a number of days from 1 on, or `all` for one run over the entire range")
     return int(text)
 
 
 class Settings(BaseModel):
-    """Where things live and how the engine behaves; built by `Settings.from_env`, never changed after.
+    """Where things live and how the engine behaves; built by `Settings.from_env`, then never changed.
 
     Each setting is annotated with the function that reads its variable.
     """
@@ -169,8 +169,8 @@ class Settings(BaseModel):
     )
     reports_url: Annotated[str, _web_address] = Field(
         default="",
-        description="BACKFILL_ASSETS_REPORTS_URL: address under which somebody serves the folder of reports, for links to "
-        "them; default none, and links are paths.",
+        description="BACKFILL_ASSETS_REPORTS_URL: address at which the folder of reports is served, for links to "
+        "them; by default links are paths.",
     )
     ledger_url: Annotated[str, _ledger_url] = Field(
         repr=False,
@@ -179,8 +179,8 @@ class Settings(BaseModel):
     spark_url: Annotated[str | None, _spark_url] = Field(
         default=None,
         repr=False,
-        description="BACKFILL_ASSETS_SPARK_URL: Spark Connect URL (sc://host:port) of a server that somebody "
-        "else runs; default none, which means the embedded server.",
+        description="BACKFILL_ASSETS_SPARK_URL: Spark Connect URL (sc://host:port) of an external server; "
+        "default none, which means the embedded server.",
     )
     spark_memory: Annotated[str, _memory] = Field(
         default="2g",
@@ -192,20 +192,20 @@ class Settings(BaseModel):
     )
     spark_idle: Annotated[timedelta, _duration] = Field(
         default=timedelta(minutes=30),
-        description="BACKFILL_ASSETS_SPARK_IDLE: after how long without use the embedded server stops; one that works on "
-        "for nobody stops sooner.",
+        description="BACKFILL_ASSETS_SPARK_IDLE: after how long without use the embedded server stops; a server that "
+        "still works for no client stops sooner.",
     )
     query_timeout: Annotated[timedelta, _duration] = Field(
         default=timedelta(minutes=30),
-        description="BACKFILL_ASSETS_QUERY_TIMEOUT: how long one Spark operation may run; then it is interrupted.",
+        description="BACKFILL_ASSETS_QUERY_TIMEOUT: how long one Spark operation may run before it is interrupted.",
     )
     lease: Annotated[timedelta, _duration] = Field(
         default=timedelta(seconds=90),
-        description="BACKFILL_ASSETS_LEASE: how long a run's worker may be silent before its run is failed.",
+        description="BACKFILL_ASSETS_LEASE: how long a run's worker may be silent before its run is marked as failed.",
     )
     gate_wait: Annotated[timedelta, _duration] = Field(
         default=timedelta(minutes=1),
-        description="BACKFILL_ASSETS_GATE_WAIT: how long a campaign's run waits before a shut gate; then it ends, and what "
+        description="BACKFILL_ASSETS_GATE_WAIT: how long a campaign's run waits for a closed gate; then it ends, and what "
         "is missing is launched again when the gate opens.",
     )
     computes: dict[str, str] = Field(
@@ -216,12 +216,12 @@ class Settings(BaseModel):
     cost_per_hour: Annotated[Price | None, parse_price] = Field(
         default=None,
         description="BACKFILL_ASSETS_COST_PER_HOUR: what an hour of batch time costs, such as 4.20 EUR; default none, and "
-        "plans name no cost.",
+        "plans show no cost.",
     )
     chunk: Annotated[Chunk | None, _chunk] = Field(
         default=None,
         description="BACKFILL_ASSETS_CHUNK: days per run for every dataset, or `all` for one run (for CI); "
-        "default none, which means what each dataset says.",
+        "by default, each dataset's own.",
     )
 
     roles: Annotated[Mapping[str, tuple[str, ...]], parse_roles] = Field(
@@ -232,16 +232,16 @@ class Settings(BaseModel):
 
     identity: Annotated[IdentitySource, _identity] = Field(
         default=IdentitySource.os,
-        description="BACKFILL_ASSETS_IDENTITY: who says who is at work: `os`, the user of the operating system, or `ledger`, "
-        "the login at the ledger's Postgres; default os.",
+        description="BACKFILL_ASSETS_IDENTITY: where the user's name comes from: `os`, the user of the operating system, or "
+        "`ledger`, the login at the ledger's Postgres; default os.",
     )
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Settings:
         """Read the settings from `environ`; an empty variable counts as unset.
 
-        Relative folders are taken from the working folder. Raises `SettingsError` for a value that
-        cannot be used, naming the variable, the value and the remedy.
+        Relative folders are relative to the working folder. Raises `SettingsError` for a value that
+        cannot be used, with the variable, the value and the remedy.
         """
         state = _read(environ, "STATE", _folder) or Path.cwd() / ".state"
         found: dict[str, Any] = {
@@ -261,10 +261,10 @@ class Settings(BaseModel):
         return cls(**found)
 
     def of_campaign(self, execution: Execution) -> Settings:
-        """The same settings with what a campaign wants otherwise.
+        """The same settings with the campaign's own values.
 
         Raises:
-            SettingsError: it names a compute that this process has no URL of.
+            SettingsError: the campaign names a compute without a URL in this process.
         """
         update: dict[str, object] = {}
         if execution.query_timeout is not None:
@@ -305,13 +305,13 @@ def _require_disk(warehouse: Path) -> None:
         mounts = [Mount(Path(p.mountpoint), p.device, p.fstype) for p in psutil.disk_partitions(all=True)]
         reason = refused_mount(_resolved(warehouse), mounts)
     except (OSError, RuntimeError) as error:
-        reason = f"its links cannot be followed ({error}); mend them, or give another folder"
+        reason = f"its links cannot be followed ({error}); fix them, or give another folder"
     if reason:
         raise SettingsError(f"{_PREFIX}WAREHOUSE: {str(warehouse)!r} cannot be used; {reason}.")
 
 
 def _resolved(folder: Path) -> Path:
-    """Follow all links; from Python 3.13 on `resolve` leaves those as they are that lead in a circle."""
+    """Follow all links and fail for circular ones, which `resolve` leaves as they are from Python 3.13 on."""
     try:
         folder.stat()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Records as canonical JSON and back, and one digest: equal things have equal hashes in every process."""
+"""Records as canonical JSON and back, and one digest: equal values have equal hashes in every process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def canonical_json(value: object) -> str:
     try:
         return _ENCODER.encode(value)
     except TypeError:
-        # A mapping with keys that are no text: the encoder looks at keys before anybody is asked.
+        # A mapping with keys that are not text: the encoder checks keys before it calls `default`.
         return _ENCODER.encode(plain(value))
 
 
@@ -58,15 +58,15 @@ def _names(kind: Any) -> tuple[str, ...] | None:
 
 
 def _one_level(value: object) -> object:
-    """What the encoder cannot write itself, turned into something of which it asks for the parts again."""
+    """Turn a value that the encoder cannot write into one whose parts it asks for again."""
     if text := _TEXTS.get(type(value)):
         return text(value)
     names = _names(type(value))  # type: ignore[arg-type]  # mypy: the type of an `object` has no hash
-    # Not vars(): a cached property lies there as well.
+    # Not vars(): it also holds cached properties.
     return plain(value) if names is None else {name: getattr(value, name) for name in names}
 
 
-# The same text as of `plain`, several times as fast: ten thousand days come at once.
+# The same text as from `plain`, several times faster: it encodes ten thousand days at a time.
 _ENCODER: Final = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_one_level
 )
@@ -78,7 +78,7 @@ def digest(value: object) -> str:
 
 
 def to_json(record: object) -> str:
-    """A record as canonical JSON, with its fields as their annotations say that they are stored."""
+    """A record as canonical JSON; the annotations of its fields say how they are stored."""
     return canonical_json(_adapter(type(record)).dump_python((record,))[0])  # type: ignore[arg-type]  # as above
 
 
@@ -86,7 +86,7 @@ def from_json(kind: type[_Record], text: str) -> _Record:
     """Read what `to_json` or `canonical_json` wrote of a record, by the annotations of its fields.
 
     Raises:
-        ValueError: it is no record of this kind.
+        ValueError: it is not a record of this kind.
     """
     (found,) = _adapter(kind).validate_json(f"[{text}]")  # type: ignore[arg-type]  # as above
     return found  # type: ignore[no-any-return]  # the adapter was made for this kind
@@ -94,5 +94,5 @@ def from_json(kind: type[_Record], text: str) -> _Record:
 
 @cache
 def _adapter(kind: type) -> TypeAdapter[Any]:
-    # A tuple, because a dataclass cannot be told to take NaN from outside; cached, because making one takes a moment.
+    # A tuple, because NaN cannot be allowed for a dataclass from outside; cached, because making one is slow.
     return TypeAdapter(tuple[kind], config=ConfigDict(allow_inf_nan=True))  # type: ignore[valid-type]  # known only now

@@ -14,14 +14,14 @@ from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.measured import Value
 
 AS_BUILT: Final = "as built"
-"""The name under which stands what was there before: the shadow of the unit, or what is published."""
+"""The name of the days as they were before: the shadow of the unit, or the published days."""
 INPUT_ROWS: Final = "input rows"
-"""Among the settings of a recomputation: that the models saw their rows in another order, from other partitions."""
+"""Setting of a recomputation: the models saw their rows in another order, from other partitions."""
 
 
 @dataclass(frozen=True)
 class Recomputation:
-    """One way in which the days were computed: its name for people, and the engine settings that it differed in."""
+    """One way in which the days were computed: its name for people, and the engine settings that differed."""
 
     name: str
     settings: Mapping[str, str]
@@ -31,9 +31,9 @@ class Recomputation:
 class Prints:
     """Order-independent fingerprints of one day of one recomputation.
 
-    `keys` counts distinct keys; `columns` holds a hash per column: of its values, and after a colon, unless it is of the
-    key, of its values together with the keys. `sums` are those of the numeric measures as exact text, floats rounded to ten
-    places each before they are added up. `fingerprint` is that of `Side.fingerprint`, over all columns.
+    `keys` counts distinct keys; `columns` holds a hash per column: of its values and, after a colon, except for key columns,
+    of its values together with the keys. `sums` are the sums of numeric measures as exact text; floats are rounded to ten
+    places before they are added up. `fingerprint` is the same as `Side.fingerprint`, over all columns.
     """
 
     rows: int
@@ -44,11 +44,11 @@ class Prints:
 
 
 NO_PRINTS: Final = Prints(0, 0, {}, {})
-"""Of a day without rows."""
+"""The prints of a day without rows."""
 
 
 def differing_columns(one: Prints, other: Prints) -> tuple[str, ...]:
-    """The columns that make two prints differ; a value that only went to another row counts, unless keys differ as well."""
+    """The columns that make two prints differ; a value that only moved to another row counts, unless keys differ too."""
     names = sorted(one.columns.keys() | other.columns.keys())
     found = {name: (one.columns.get(name, ""), other.columns.get(name, "")) for name in names}
     other_values = {name for name, pair in found.items() if len({text.partition(":")[0] for text in pair}) > 1}
@@ -61,7 +61,7 @@ def differing_columns(one: Prints, other: Prints) -> tuple[str, ...]:
 class Disagreement:
     """A day that came out differently: against which recomputation, in which columns, and some of the rows.
 
-    Each row of `rows` holds its key, and `<column>: old` and `<column>: new` of what differs.
+    Each row of `rows` holds its key, and `<column>: old` and `<column>: new` of each column that differs.
     """
 
     day: dt.date
@@ -72,11 +72,11 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What recomputing some days of a dataset has shown.
+    """The result of recomputing some days of a dataset.
 
-    `unit` is empty for a dataset without a unit; `code` is the dataset's code version, `inputs` by day the digest of what
-    it was built from. `prints` are by name of the recomputation, then day. `touched` names tables or days outside of the
-    recomputed ones that changed meanwhile; nothing may.
+    `unit` is empty for a dataset without a unit; `code` is the dataset's code version, `inputs` has by day the digest of
+    what it was built from. `prints` are by name of the recomputation, then day. `touched` names other tables or days that
+    changed meanwhile; none may.
     """
 
     id: str
@@ -98,7 +98,7 @@ class Certificate:
         return not self.disagreements and not self.touched
 
     def failed(self, day: dt.date) -> bool:
-        """Whether one of its days came out differently, or anything else was touched meanwhile."""
+        """Whether this day came out differently, or anything else was touched meanwhile."""
         return bool(self.touched) or any(found.day == day for found in self.disagreements)
 
     @property
@@ -121,23 +121,23 @@ class Certificate:
 
     @cached_property
     def hash(self) -> str:
-        """Digest of all that it says."""
+        """Digest of its content."""
         return digest(self)
 
 
 def origin_of(inputs: str, upstream: str) -> str:
-    """The digest of all that a day is built from, given those of its deliveries and references and of its upstreams."""
+    """The digest of everything that a day is built from: its deliveries and references, and its upstreams."""
     return digest([inputs, upstream]) if upstream else inputs
 
 
 def standing_certificates(
     certificates: Sequence[Certificate], evidence: Mapping[DatasetDay, DayEvidence]
 ) -> Mapping[str, Certificate]:
-    """Of a unit's certificates, newest first, by dataset the one that counts for its evidence as it is now, passed or not.
+    """By dataset, the certificate that counts for the current evidence, passed or not; `certificates` has the newest first.
 
-    A certificate speaks of a day that was built by the same code, from the same inputs, and has come out with the same
-    content. One that failed a day counts until a newer one speaks of that very day. Otherwise the newest that passed counts,
-    if it speaks of all of its days, and of one that has rows, where any day has.
+    A certificate covers a day that was built by the same code from the same inputs and has the same content. A certificate
+    that failed a day counts until a newer one covers that day. Otherwise the newest certificate that passed counts, if it
+    covers all of its days and one of them has rows (unless no day has rows).
     """
     names = sorted({name for name, _ in evidence}) if certificates else []
     found = {
@@ -150,23 +150,23 @@ def _standing(
     certificates: Iterable[Certificate], evidence: Mapping[dt.date, DayEvidence], dataset: str
 ) -> Certificate | None:
     settled, newest = set[dt.date](), None
-    # To prove other days, or days without rows, must be no way around a model that gives other rows each time.
+    # Proving other days, or days without rows, must not hide a model that gives other rows each time.
     filled = {day for day, found in evidence.items() if found.measured.shadow.rows}
     for one in (found for found in certificates if found.dataset == dataset):
-        spoken = {day for day in one.days if day in evidence and _speaks_of(one, day, evidence[day])}
-        if any(one.failed(day) for day in spoken - settled):
+        covered = {day for day in one.days if day in evidence and _covers(one, day, evidence[day])}
+        if any(one.failed(day) for day in covered - settled):
             return one
-        settled |= spoken
-        whole = spoken.issuperset(one.days) and (spoken & filled or not filled)
-        newest = one if newest is None and one.passed and whole else newest
+        settled |= covered
+        complete = covered.issuperset(one.days) and (covered & filled or not filled)
+        newest = one if newest is None and one.passed and complete else newest
     return newest
 
 
-def _speaks_of(certificate: Certificate, day: dt.date, found: DayEvidence) -> bool:
+def _covers(certificate: Certificate, day: dt.date, found: DayEvidence) -> bool:
     if found.basis.code != certificate.code:
         return False
     if origin_of(found.basis.inputs, found.basis.upstream) != certificate.inputs[day]:
         return False
-    # Where it came out differently the certificate says so, as long as that is what was compared.
+    # A difference is recorded in the certificate itself; it only has to be about the content of this evidence.
     prints = certificate.prints.get(AS_BUILT, certificate.prints[certificate.first])
     return day in prints and prints[day].fingerprint == found.measured.shadow.fingerprint

@@ -10,7 +10,7 @@ from backfill_assets.core.errors import InvalidDayError
 ONE_DAY = dt.timedelta(days=1)
 EARLIEST = dt.date(1900, 1, 1)
 LATEST = dt.date(2199, 12, 31)
-"""The days that a file or a command may name. A slip of the keyboard such as the year 9999 would otherwise be millions of days."""
+"""The range of days that a file or a command may name: a typo such as the year 9999 would otherwise mean millions of days."""
 MOST_DAYS = 36_600
 """The longest range that a file or a command may name: a century."""
 
@@ -27,7 +27,7 @@ def checked_day(day: dt.date) -> dt.date:
 
 
 def checked_range(first: dt.date, last: dt.date) -> None:
-    """Refuse a range that is upside down or longer than `MOST_DAYS`.
+    """Refuse a range that is reversed or longer than `MOST_DAYS`.
 
     Raises:
         InvalidDayError: it is.
@@ -61,10 +61,10 @@ def parse_day(text: str, what: str = "day") -> dt.date:
 
 
 def parse_days(text: str, what: str = "days") -> tuple[dt.date, ...]:
-    """Read days such as `2013-03-01,2013-03-05` or `2013-03-01..2013-03-07`, or both; in order, each once.
+    """Read days such as `2013-03-01,2013-03-05` or `2013-03-01..2013-03-07`, or both; sorted, each once.
 
     Raises:
-        InvalidDayError: a part is anything else, a range is upside down, or there are more than `MOST_DAYS` days.
+        InvalidDayError: a part is anything else, a range is reversed, or there are more than `MOST_DAYS` days.
     """
     found: set[dt.date] = set()
     named = 0
@@ -75,7 +75,7 @@ def parse_days(text: str, what: str = "days") -> tuple[dt.date, ...]:
             checked_range(begin, end)
         except InvalidDayError as error:
             raise InvalidDayError(f"{what}: {error}") from None
-        # Counted as they are named, and not each once: a text of a few lines could keep one busy for minutes.
+        # Counts days as often as they are named: otherwise a text of a few lines could take minutes to read.
         named += (end - begin).days + 1
         if named > MOST_DAYS:
             raise InvalidDayError(f"{what}: these are more than {MOST_DAYS:,} days; name fewer")

@@ -1,4 +1,4 @@
-"""Deliveries: one file of one delivery day each, and what happened to it after it was landed."""
+"""Deliveries: one file of one delivery day each, and what happened to it after it landed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 FileContent = tuple[dt.date, str, str]
-"""Of a source file: its delivery day, its path below the sources folder, and the SHA-256 of its bytes."""
+"""A source file's delivery day, its path below the sources folder, and the SHA-256 of its bytes."""
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,9 @@ class Delivery:
 
     `path` is relative to the sources folder, `fingerprint` the SHA-256 of its bytes, `size` in bytes; `rows` counts all
     rows of the file, `corrupt_rows` those that could not be read as `reading` says (see `reading_of`). `order` is the
-    number that the ledger gave it when it came last: of two, the one with the higher number is the newer one; 0 if it never
-    was the newest at its path. `withdrawn` says that a person has taken it out. `landings` counts how often it was read into
-    raw; 0 where raw has lost it for good.
+    number that the ledger gave it when it last arrived: a higher number means newer; 0 if it was never the newest at its
+    path. `withdrawn` says that a person has withdrawn it. `landings` counts how often it was read into raw; 0 if raw has lost
+    it for good.
     """
 
     dataset: str
@@ -37,16 +37,16 @@ class Delivery:
 
     @property
     def content(self) -> FileContent:
-        """What was delivered: other bytes, or the same ones at another path or for another day, are another content."""
+        """What was delivered: other bytes, or the same bytes at another path or for another day, are different content."""
         return self.day, self.path, self.fingerprint
 
 
 Place = tuple[dt.date, str]
-"""Where a delivery lies: its delivery day and its path."""
+"""The place of a delivery: its delivery day and its path."""
 
 
 class Deed(StrEnum):
-    """What happened to a delivery that the ledger knew already."""
+    """What happened to a delivery that was already in the ledger."""
 
     again = "came again"
     withdrawn = "withdrawn"
@@ -57,7 +57,7 @@ class Deed(StrEnum):
 
 @dataclass(frozen=True)
 class DeliveryEntry:
-    """One line of the journal of deliveries; `order` is the number that the delivery had from then on."""
+    """One line of the journal of deliveries; `order` is the delivery's number from then on."""
 
     dataset: str
     day: dt.date

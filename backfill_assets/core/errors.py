@@ -1,4 +1,4 @@
-"""Every error that users can meet; all derive from `BackfillError`, and each message names value, place and remedy."""
+"""Every error that users can see; all derive from `BackfillError`, and each message names value, place and remedy."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class PreconditionError(BackfillError):
 
 
 class ProofError(BackfillError):
-    """Raised when nothing can be recomputed of what is asked for, or its inputs moved while it was; says what to do."""
+    """Raised when nothing of a request can be recomputed, or its inputs changed meanwhile; says what to do."""
 
 
 class RollbackError(BackfillError):
@@ -73,15 +73,15 @@ class RollbackError(BackfillError):
 
 
 class LeaseLostError(BackfillError):
-    """Raised when a worker finds that its lease has gone to somebody else."""
+    """Raised when a worker finds that another worker has taken its lease."""
 
 
 class LedgerError(BackfillError):
-    """Raised when the ledger cannot be opened, migrated or is used from a second host."""
+    """Raised when the ledger cannot be opened or migrated, or is used from a second host."""
 
 
 class TableMovedError(PreconditionError):
-    """Raised when somebody committed to the table since the version that a release was planned on."""
+    """Raised when the table has a newer commit than the version that a release was planned on."""
 
 
 class ArgumentError(BackfillError):
@@ -101,7 +101,7 @@ class JavaError(EngineError):
 
 
 class PortTakenError(EngineError):
-    """Raised when another program listens on the port that the embedded server should have."""
+    """Raised when another program listens on the port of the embedded server."""
 
 
 class ForeignServerError(EngineError):
@@ -113,7 +113,7 @@ class ServerStartError(EngineError):
 
 
 class ServerLostError(EngineError):
-    """Raised when the server goes away, or ends its memory of a session, while the session is in use."""
+    """Raised when the server stops, or forgets a session, while the session is in use."""
 
 
 class SessionTakenOverError(EngineError):
@@ -129,7 +129,7 @@ class LayoutError(BackfillError):
 
 
 class StorageError(BackfillError):
-    """Raised when a file cannot be written or kept: the disk is full or ill, or the folder is not this user's."""
+    """Raised when a file cannot be written or kept: the disk is full or broken, or the folder belongs to another user."""
 
 
 class ReadBackError(BackfillError):
@@ -141,15 +141,15 @@ class TimeTravelError(BackfillError):
 
 
 class SpecificationError(BackfillError):
-    """Raised when a backfill specification cannot be used; names every fault with its line."""
+    """Raised when a backfill specification cannot be used; names every problem with its line."""
 
 
 class CampaignError(BackfillError):
-    """Raised when a campaign does not exist, or is not where an action needs it; says who brought it there."""
+    """Raised when a campaign does not exist, or is in the wrong phase for an action; says who brought it there."""
 
 
 class ApprovalError(BackfillError):
-    """Raised when an approval or a publication is not given by whom, for what, or when the specification asks."""
+    """Raised when an approval or a publication comes from the wrong user, for the wrong evidence, or at the wrong time."""
 
 
 class NoticeError(BackfillError):

@@ -1,4 +1,4 @@
-"""Evidence: what was checked of a day, with which verdicts, and what it rests on."""
+"""Evidence: what was checked for a day, with which verdicts, and what it is based on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """What a judge says of one check on one day, before the check's severity is put to it."""
+    """A judge's result for one check on one day, before the check's severity is applied."""
 
     passed: bool
     expected: str
@@ -53,7 +53,7 @@ class Verdict:
 
     @property
     def refuses(self) -> bool:
-        """Whether this verdict alone keeps the unit from being released."""
+        """Whether this verdict alone blocks the release of the unit."""
         return self.blocks and not self.passed
 
     def __str__(self) -> str:
@@ -67,18 +67,17 @@ DatasetDay = tuple[str, dt.date]
 """A dataset and one of its days."""
 
 SEEN: Final = ("unit", "dataset", "day", "basis", "shadow_files", "measured", "verdicts")
-"""What the hash of evidence is made of, besides `compared`."""
+"""What the hash of evidence is made of, in addition to `compared`."""
 
 
 @dataclass(frozen=True)
 class Basis:
-    """What evidence rests on; when any of it moves, the evidence is stale.
+    """What evidence is based on; when any of it changes, the evidence is stale.
 
     `inputs` is the digest of the deliveries and references that the day was built from, and of the golden sources that it
-    was compared with, `code` the fingerprint of the
-    dataset folder and of this project, `contract` the hash of the expected change, `published` the layout digest of the
-    published files that the day's release would replace, `upstream` the digest of the contents of the upstream days that
-    the day was built from (empty without upstreams).
+    was compared with; `code` the fingerprint of the dataset folder and of this project; `contract` the hash of the expected
+    change; `published` the layout digest of the published files that the day's release would replace; `upstream` the digest
+    of the contents of the upstream days that the day was built from (empty without upstreams).
     """
 
     inputs: str
@@ -90,7 +89,7 @@ class Basis:
 
 @dataclass(frozen=True)
 class DayEvidence:
-    """What was built and checked for one day, in one attempt of a unit; `compared` lacks where rows were not compared.
+    """What was built and checked for one day, in one attempt of a unit; `compared` is None if rows were not compared.
 
     `deliveries` are those that the day was built from, as `origins` names them; the basis has their digest.
     """
@@ -119,14 +118,14 @@ class DayEvidence:
 
     @cached_property
     def altered(self) -> bool:
-        """Whether it is not what was recorded; the ledger, which compares, says so of what it has read."""
+        """Whether it differs from what was recorded; the ledger compares, and says so of the evidence that it reads."""
         return False
 
     @cached_property
     def hash(self) -> str:
         """Digest of everything that a reviewer approves (`SEEN`); the time of recording is not part of it."""
         seen = [getattr(self, name) for name in SEEN]
-        # Evidence of before rows were compared keeps the hash that somebody has approved.
+        # Evidence from before rows were compared keeps the hash that was approved.
         return digest(seen if self.compared is None else [*seen, self.compared])
 
 

@@ -20,13 +20,13 @@ _SHOWN = 60
 _Subject = tuple[str, str]
 ADDED, REMOVED = "added", "removed"
 KEY_CHANGES = (ADDED, REMOVED)
-"""The names under which a contract speaks of rows that come and go by key."""
+"""The names that a contract uses for rows that are added and removed by key."""
 OF_ROWS = "rows"
 """Stands for the type of a column where rows are counted."""
 ROUNDING = Decimal("1e-9")
-"""Relative slack for the rounding of floating-point sums; not a tolerance that anybody may widen."""
+"""Relative slack for the rounding of floating-point sums; not a tolerance that can be widened."""
 _DIGITS = 100
-"""More than a figure of 38 digits times a share of 18 needs: Python's own 28 would round it."""
+"""Enough for a figure of 38 digits times a share of 18; Python's default of 28 would round it."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Change:
         return low if self.low == self.high else f"{low} to {high}"
 
     def allows(self, old: Decimal | None, new: Decimal | None, *, floating: bool = False) -> bool:
-        """Whether `new` lies in the band around `old`; nothing (no row, or only nulls) is only as much as nothing.
+        """Whether `new` lies in the band around `old`; nothing (no row, or only nulls) equals only nothing.
 
         `floating` says that one of them is a sum of floating-point numbers: such sums may differ by `ROUNDING`. Exact figures
-        have no slack; a share of one that falls between two such figures allows both: half of 5 rows are 2 or 3.
-        A figure that is no finite number is in no band but any: it says nothing of the rows behind it.
+        have no slack; if a share of one falls between two such figures, both are allowed: half of 5 rows are 2 or 3.
+        A figure that is not finite is in no band except `any`: it says nothing about the rows behind it.
 
         The relative change is new/old - 1, also for a negative `old`: a sum that was doubled is halved by -50 %,
         whatever its sign.
@@ -71,7 +71,7 @@ class Change:
             return low <= new <= high
 
     def edges(self, old: Decimal | None) -> tuple[Decimal, Decimal] | None:
-        """The lowest and the highest figure that it allows; none where anything will do, or there is nothing to go by."""
+        """The lowest and the highest figure that it allows; None if it allows any figure, or `old` is missing or not finite."""
         if self == ANY or old is None or not old.is_finite():
             return None
         with localcontext(prec=_DIGITS):
@@ -83,21 +83,21 @@ class Change:
 
 
 def _exponent(figure: Decimal) -> int:
-    """That of the last digit of a finite figure: -2 for 4.50."""
+    """The exponent of the last digit of a finite figure: -2 for 4.50."""
     exponent = figure.as_tuple().exponent
     return min(exponent, 0) if isinstance(exponent, int) else 0
 
 
 UNCHANGED = Change(Decimal(0), Decimal(0))
 ANY = Change(Decimal("-Infinity"), Decimal("Infinity"))
-"""Whatever comes, also out of nothing or zero: for a metric that is new."""
+"""Any change, also from nothing or zero: for a metric that is new."""
 
 
 def parse_change(text: object, where: str) -> Change:
     """Read `unchanged`, `any`, `-50%`, `-1.5% to -0.8%` or `-1.5%..-0.8%`.
 
     Raises:
-        ContractError: the text is anything else, or the band is upside down.
+        ContractError: the text is anything else, or the band is reversed.
     """
     value = str(text).strip()
     if value in {"unchanged", "any"}:
@@ -108,19 +108,19 @@ def parse_change(text: object, where: str) -> Change:
     match = _BAND.fullmatch(value)
     if match is None:
         shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
-        raise ContractError(f"{where}: {shown!r} is no expected change; write unchanged, any, -50% or '-1.5% to -0.8%'")
+        raise ContractError(f"{where}: {shown!r} is not a change; write unchanged, any, -50% or '-1.5% to -0.8%'")
     low, high = Decimal(match[1]) / 100, Decimal(match[2]) / 100
     if low > high:
-        raise ContractError(f"{where}: the band {value!r} is upside down; write the lower edge first")
+        raise ContractError(f"{where}: the band {value!r} is reversed; write the lower edge first")
     return Change(low, high)
 
 
 @dataclass(frozen=True)
 class Clause:
-    """Changes expected on some days of a dataset; no days means every day of the unit, no dataset each of it.
+    """Changes expected on some days of a dataset; no days means every day of the unit, no dataset every dataset of it.
 
-    `metrics` speak of figures of the whole day, `rows` by column of each row that both sides have, and of the rows added and
-    removed by key (`KEY_CHANGES`).
+    `metrics` are about figures of the entire day, `rows` are by column about each row that both sides have, and about rows
+    added and removed by key (`KEY_CHANGES`).
     """
 
     days: tuple[dt.date, ...]
@@ -131,7 +131,7 @@ class Clause:
 
 @dataclass(frozen=True)
 class Contract:
-    """All clauses of a launch; empty means that the dataset's own tolerances hold everywhere."""
+    """All clauses of a launch; empty means that the dataset's own tolerances apply everywhere."""
 
     clauses: tuple[Clause, ...] = ()
 
@@ -139,11 +139,11 @@ class Contract:
         return bool(self.clauses)
 
     def expected(self, metric: str, day: dt.date) -> Change | None:
-        """The change that the contract names for a metric on a day; none leaves the dataset's tolerance in force."""
+        """The change that the contract names for a metric on a day; if None, the dataset's tolerance applies."""
         return next((c.metrics[metric] for c in self.clauses if metric in c.metrics and _holds(c, day)), None)
 
     def expected_rows(self, day: dt.date) -> Mapping[str, Change]:
-        """By column how far a row's value may move on a day; columns that the contract does not name lack."""
+        """How far a row's value may move on a day, by column; columns that the contract does not name are left out."""
         found: dict[str, Change] = {}
         for clause in self.clauses:
             if _holds(clause, day):
@@ -151,15 +151,15 @@ class Contract:
         return found
 
     def of(self, dataset: str) -> Contract:
-        """What the contract says of one dataset."""
+        """What the contract says about one dataset."""
         return Contract(tuple(clause for clause in self.clauses if clause.dataset in {"", dataset}))
 
-    def updated(self, newer: Contract, spoken_of: Collection[str]) -> Contract:
-        """This contract with all that it says of some datasets replaced by what the newer one says, be it nothing.
+    def updated(self, newer: Contract, replaced: Collection[str]) -> Contract:
+        """This contract with its clauses about some datasets replaced by those of the newer one, even if it has none.
 
-        Clauses of no dataset, which speak of all, are replaced where `spoken_of` holds the empty name.
+        Clauses of no dataset, which are about all, are replaced if `replaced` holds the empty name.
         """
-        return Contract((*(c for c in self.clauses if c.dataset not in spoken_of), *newer.clauses))
+        return Contract((*(c for c in self.clauses if c.dataset not in replaced), *newer.clauses))
 
     @property
     def hash(self) -> str:
@@ -167,14 +167,14 @@ class Contract:
         return digest(self.to_plain())
 
     def to_plain(self) -> list[dict[str, object]]:
-        """The same in the form that `parse_contract` reads, bands rounded to nine digits: the ledger keeps the exact ones."""
+        """The contract in the form that `parse_contract` reads, bands rounded to nine digits: the ledger keeps the exact ones."""
         return [
             {
                 **({"dataset": c.dataset} if c.dataset else {}),
-                # No key means every day; an empty list is refused, for somebody may have meant none.
+                # No key means every day; an empty list is refused, because it could mean no day.
                 **({"days": [str(d) for d in c.days]} if c.days else {}),
                 "metrics": _texts(c.metrics),
-                # Only where there are any: contracts of before rows could be promised keep their hashes.
+                # Only if there are any: contracts from before rows could be promised keep their hashes.
                 **({"rows": _texts(c.rows)} if c.rows else {}),
             }
             for c in self.clauses
@@ -191,7 +191,7 @@ def parse_contract(
     """Read a contract of one dataset from launch config or YAML.
 
     It is a mapping metric → change, a mapping {metrics, rows}, or a list of {days, metrics, rows}. `columns` gives the types
-    of the columns that may stand in `rows`.
+    of the columns that `rows` may name.
 
     Raises:
         ContractError: unknown metric or column, unreadable change or days, or a metric or column named twice for one day.
@@ -210,32 +210,32 @@ def parse_contract(
 
 
 def row_change(column: str, kind: str, text: object, where: str) -> Change:
-    """Read how far each row's value of a column may move; bands only of numbers, in the spellings of `parse_change`.
+    """Read how far each row's value of a column may move, in the spellings of `parse_change`; only numbers have bands.
 
     Raises:
-        ContractError: the text is no change, or a band of a column without numbers.
+        ContractError: the text is not a change, or it is a band of a column without numbers.
     """
     change = parse_change(text, where)
     if kind == OF_ROWS:
         if change != ANY and change.low < 0:
             raise ContractError(
-                f"{where}: rows {column} are counted, and never fewer than none; write {column}: 5% or 0% to 5%"
+                f"{where}: rows {column} are counted, and cannot be fewer than zero; write {column}: 5% or 0% to 5%"
             )
         return change
     if change not in (ANY, UNCHANGED) and not is_numeric(kind):
-        raise ContractError(f"{where}: a {kind} such as {column} changes by no percentage; write any or unchanged")
+        raise ContractError(f"{where}: a {kind} such as {column} cannot change by a percentage; write any or unchanged")
     return change
 
 
 def _is_whole(value: object) -> bool:
-    # A metric may be called `rows`, but its change is no mapping.
+    # A metric may be called `rows`, but its change is not a mapping.
     return isinstance(value, Mapping) and any(isinstance(value.get(key), Mapping) for key in ("metrics", "rows"))
 
 
 def _clause(entry: object, metrics: Sequence[str], columns: Mapping[str, str], where: str) -> Clause:
     keys = {"days", "metrics", "rows"}
     if not isinstance(entry, Mapping) or not set(entry) <= keys or not (entry.get("metrics") or entry.get("rows")):
-        raise ContractError(f"{where}: write a mapping with metrics, rows or both, and, if not for every day, days")
+        raise ContractError(f"{where}: write a mapping with metrics, rows or both, and days unless it is for every day")
     named = _named(entry, "metrics", "metric to change, such as row_count: -50%", where)
     promised = _named(entry, "rows", "column to change of each row, such as revenue: -8% to 0%", where)
     if unknown := sorted(str(m) for m in named if m not in metrics):
@@ -243,7 +243,7 @@ def _clause(entry: object, metrics: Sequence[str], columns: Mapping[str, str], w
             f"{where}.metrics: unknown metric {unknown[0][:_SHOWN]!r}; this dataset has {', '.join(metrics)}"
         )
     if unknown := sorted(str(c) for c in promised if c not in columns):
-        has = f"beside its key this dataset has {', '.join(columns)}"
+        has = f"outside its key this dataset has {', '.join(columns)}"
         raise ContractError(f"{where}.rows: unknown column {unknown[0][:_SHOWN]!r}; {has}")
     changes = {str(m): parse_change(text, f"{where}.metrics.{m}") for m, text in named.items()}
     rows = {str(c): row_change(str(c), columns[c], text, f"{where}.rows.{c}") for c, text in promised.items()}
@@ -286,7 +286,7 @@ def _days(value: object, where: str) -> tuple[dt.date, ...]:
 
 
 def _refuse_overlap(clause: Clause, at: int, taken: dict[_Subject, dict[dt.date | None, int]], where: str) -> None:
-    """Note which clause speaks of what on each day, `None` for every day; each clause is looked at once."""
+    """Note which clause covers what on each day, `None` for every day; each clause is checked once."""
     for subject in (*(("metrics", m) for m in sorted(clause.metrics)), *(("rows", c) for c in sorted(clause.rows))):
         known, days = taken.setdefault(subject, {}), clause.days or (None,)
         before = [known[day] for day in (*days, None) if day in known] if clause.days else list(known.values())

@@ -34,7 +34,7 @@ _CONTROLS = {"Cc", "Zl", "Zp"}
 
 
 class Part(BaseModel):
-    """A part of a YAML file: frozen, and without keys that nobody knows."""
+    """A part of a YAML file: frozen, and without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -50,7 +50,7 @@ def parse_percent(value: object) -> Decimal:
     """Read `2%` or `0.5%` as a fraction (0.02, 0.005); the number 0 stands for itself.
 
     Raises:
-        ValueError: the value is anything else, so that nobody guesses whether 2 means 2 % or 200 %.
+        ValueError: the value is anything else: it is unclear whether 2 means 2 % or 200 %.
     """
     if value == 0 and not isinstance(value, bool):
         return Decimal(0)
@@ -83,7 +83,7 @@ def _line(value: str) -> str:
     if controls or not value.strip() or len(value) > _LONGEST_LINE:
         raise ValueError(f"write one line of text, at most {_LONGEST_LINE} characters")
     if hidden := hidden_in(value):
-        raise ValueError(f"it holds {hidden[1]}, which one cannot see; remove it")
+        raise ValueError(f"it contains the invisible character {hidden[1]}; remove it")
     return value
 
 
@@ -91,7 +91,7 @@ def _who(value: str) -> str:
     if value != value.strip():
         raise ValueError("it begins or ends with a space; remove it")
     if hidden := hidden_in_name(value):
-        raise ValueError(f"it holds {hidden}, which one cannot see; remove it")
+        raise ValueError(f"it contains the invisible character {hidden}; remove it")
     value = unicodedata.normalize("NFC", value)
     for word in value.split():
         scripts = _SCRIPTS & {unicodedata.name(letter, "").partition(" ")[0] for letter in word}
@@ -102,7 +102,7 @@ def _who(value: str) -> str:
 
 
 def _distance(value: object) -> Decimal:
-    # Texts are refused, for Python reads digits of all scripts and underscores as numbers.
+    # Texts are refused, because Python reads digits of all scripts, and underscores, as numbers.
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         raise ValueError("write a number, such as 0.01")  # noqa: TRY004  # pydantic reports no other
     return value if isinstance(value, Decimal) else Decimal(str(value))
@@ -146,14 +146,14 @@ Distance = Annotated[
     Field(ge=0, allow_inf_nan=False, max_digits=36, decimal_places=18),
     WithJsonSchema({"type": "number", "minimum": 0}),
 ]
-"""How far two numbers may lie apart: zero or more, finite, with up to 18 digits on each side of the point, as SQL can hold them."""
+"""How far two numbers may differ: zero or more, finite, with up to 18 digits on each side of the point, as SQL can hold them."""
 
 _LONGEST = 1000
 _LONGEST_PART = 200
-"""File systems end at 255 bytes; the day takes a few more than its placeholder."""
+"""File systems allow 255 bytes; the day takes a few more than its placeholder."""
 _WILD = frozenset("*?[")
 _DAYS = re.compile(r"(?=(\d{4}-\d\d-\d\d))", re.ASCII)
-"""Whatever reads like a day, also where two of them overlap."""
+"""Everything that looks like a day, also if two of them overlap."""
 _DAY_IN_BRACKETS = re.compile(r"\[[^\]]*\{day\}")
 
 
@@ -161,7 +161,7 @@ def _relative_path(value: str) -> str:
     path = PurePosixPath(value)
     away = not path.parts or path.is_absolute() or ".." in path.parts or "\\" in value or "://" in value
     if away or not value.isprintable():
-        raise ValueError("use a path relative to the sources folder, without '..', of characters that one can see")
+        raise ValueError("use a path relative to the sources folder, without '..', of visible characters")
     if len(value) > _LONGEST or any(len(part.encode()) > _LONGEST_PART for part in path.parts):
         raise ValueError(f"use at most {_LONGEST_PART} bytes for each name and {_LONGEST} characters in all")
     return value
@@ -171,20 +171,18 @@ RelativePath = Annotated[str, AfterValidator(_relative_path)]
 
 
 def checked_pattern(value: str) -> str:
-    """Return a source's pattern if it can tell the deliveries of one day from those of others.
+    """Return a source's pattern if it distinguishes the deliveries of one day from those of others.
 
     Raises:
-        ValueError: it has no `{day}`, something else in braces, the day in brackets, or `**` beside other characters or
-            twice, which looks through every folder again for every folder.
+        ValueError: it has no `{day}`, something else in braces, the day in brackets, or `**` next to other characters or
+            twice, which would search every folder again for every folder.
     """
     if "{day}" not in value:
         raise ValueError("path must contain {day}, the place of the delivery day (ISO date)")
     if set("{}") & set(value.replace("{day}", "")):
-        raise ValueError("path: only {day} may stand in braces")
+        raise ValueError("path: only {day} may be in braces")
     if _DAY_IN_BRACKETS.search(value):
-        raise ValueError(
-            "path: {day} stands in brackets, where any one of its characters would do; take it out of them"
-        )
+        raise ValueError("path: {day} is in brackets, where any one of its characters would match; take it out of them")
     deep = [part for part in PurePosixPath(value).parts if "**" in part]
     if len(deep) > 1 or any(part != "**" for part in deep):
         raise ValueError("path: ** stands for folders, alone between slashes and only once; write * for characters")
@@ -208,7 +206,7 @@ def fits(pattern: str, day: dt.date, path: str) -> bool:
 
 
 def days_of(pattern: str, path: str) -> tuple[dt.date, ...]:
-    """The delivery days for which a source's pattern finds a file of that path, in order; more than one cannot be told apart."""
+    """The delivery days for which a source's pattern finds a file of that path, in order; more than one are ambiguous."""
     written = {day for text in _DAYS.findall(path) if (day := _day(text))}
     return tuple(day for day in sorted(written) if fits(pattern, day, path))
 
@@ -229,7 +227,7 @@ def _fit(shapes: tuple[str, ...], parts: tuple[str, ...]) -> bool:
 
 
 def _fits_part(shape: str, part: str) -> bool:
-    # What is spelled out is only compared: each day's shape would be compiled otherwise.
+    # Parts without a wildcard are only compared: otherwise each day's shape would be compiled.
     return fnmatchcase(part, shape) if _WILD & set(shape) else part == shape
 
 

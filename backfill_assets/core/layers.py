@@ -9,8 +9,8 @@ class Layer(StrEnum):
     """A layer of a dataset: one table on the disk, and one asset in Dagster.
 
     Attributes:
-        raw: every delivery, as it came.
-        staging: cleaned, typed, and of each key the delivery in force.
+        raw: every delivery, unchanged.
+        staging: cleaned, typed, and for each key the delivery in force.
         shadow: the new version of a day, invisible to readers.
         published: what readers see, changed only by releases.
     """

@@ -1,4 +1,4 @@
-"""What was measured and compared of one day, on each side; verdicts are made from it without a second look at the data."""
+"""What was measured and compared for one day, on each side; verdicts are made from it without reading the data again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ ROW_COUNT = "row_count"
 """The one metric that every dataset has."""
 
 Figures = Mapping[str, Decimal | None]
-"""Figures by name; null where nothing could be summed (no row, or only nulls)."""
+"""Figures by name; None if there was nothing to sum (no row, or only nulls)."""
 
 
 @dataclass(frozen=True)
 class SourceDay:
-    """What was delivered for a day that another one looks back at: its rows, and those unreadable or of another day."""
+    """What was delivered for a day that another day looks back at: its rows, and those unreadable or of another day."""
 
     day: dt.date
     rows: int
@@ -35,12 +35,12 @@ class SameContent:
 class SourceState:
     """What was delivered for a business day.
 
-    `deliveries`, their `rows`, and when the newest came (`delivered_at`) are of the day's own delivery day: a file of a later
-    day, which `late_days` reads as well, does not stand in for one that is missing. `corrupt_rows` and `outside_rows` are of all
-    `rows_read`, those of later days included. `faulty_before` are the days looked back at without a row, or with bad ones.
-    `identical` are files of equal content among all that the day reads, and among those of the week before that equal one of
-    the day's own; `aggregated` says that the staging model may have made one row of theirs. `gone` are the paths of those that
-    were not among the sources any more: raw stands for them.
+    `deliveries`, their `rows`, and when the newest arrived (`delivered_at`) are about the day's own delivery day: a file of a
+    later day, which `late_days` also reads, does not replace a missing one. `corrupt_rows` and `outside_rows` are of all
+    `rows_read`, including those of later days. `faulty_before` are the days looked back at that have no row, or bad ones.
+    `identical` are files of equal content among all that the day reads, and files of the week before that equal one of the
+    day's own; `aggregated` says that the staging model may have merged their rows. `gone` are the paths of files that were no
+    longer among the sources: raw was read instead.
     """
 
     deliveries: int = 0
@@ -60,7 +60,7 @@ class UpstreamState:
     """What the upstreams hold for a day: their rows on the day itself, and the totals to compare with.
 
     `floating` names the totals that are floating-point numbers, in order of name. `absent` are, by upstream, the days that the
-    day looks back at and that neither its unit holds nor readers see; a day that was released without a row is none of them.
+    day looks back at and that are neither in its unit nor published; a day that was released without a row is not absent.
     """
 
     rows: Mapping[str, int] = field(default_factory=dict)
@@ -74,9 +74,9 @@ class Side:
     """One side (shadow, published or staging) of one day.
 
     `metrics` are comparable between sides (see `metric_names`), `floating` names those of them that are floating-point numbers,
-    in order of name; `counts` are rows that break a rule, by
-    `duplicate_keys`, `nulls:<column>`, `rule:<name>`, `unmatched:<check>`, `checked:<check>`;
-    `fingerprint` is an order-independent hash over the business columns, empty for no rows.
+    in order of name; `counts` are rows that break a rule, by `duplicate_keys`, `nulls:<column>`, `rule:<name>`,
+    `unmatched:<check>`, `checked:<check>`; `fingerprint` is an order-independent hash over the business columns, empty for
+    no rows.
     """
 
     metrics: Figures = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Side:
 
 
 NOTHING = Side(metrics={ROW_COUNT: Decimal(0)})
-"""A side without a row."""
+"""A side without rows."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,10 @@ class DayMeasurement:
 
 @dataclass(frozen=True)
 class Seam:
-    """The step of a metric from the day before to `day`, as it was and as it would be.
+    """The step of a metric from the day before to `day`, as published and as it would be.
 
-    Steps are new day less day before; scores are robust z-scores of the steps among those that the series usually makes,
-    none where the step cannot be told. `introduced` says that the step is unusual now and was not before.
+    A step is the new day minus the day before; scores are robust z-scores of the steps among the series' usual ones, None if
+    the step is unknown. `introduced` says that the step is unusual now and was not before.
     """
 
     dataset: str
@@ -144,9 +144,9 @@ Value = str | int | float | bool | None
 class RowCounts:
     """Rows of one day by what happens to them, matched by key.
 
-    `columns` counts, of the changed rows, those in which each column differs (beyond its own tolerance); columns without
-    a difference lack. `beyond` counts by column the rows whose change lies outside of what the contract promises of rows.
-    Of the rows added and removed, `explained_added` and `explained_removed` have keys that came with a delivery that the published
+    `columns` counts by column the changed rows in which it differs (beyond its own tolerance); columns without a difference
+    are left out. `beyond` counts by column the rows whose change is outside of what the contract promises about rows.
+    `explained_added` and `explained_removed` count the added and removed rows whose keys are in a delivery that the published
     day was not built from.
     """
 
@@ -191,7 +191,7 @@ class GoldenCounts:
 
 @dataclass(frozen=True)
 class Alone:
-    """A day of a batch that was built alone as well: its rows in the batch, and the rows in which the two differ."""
+    """A day of a batch that was also built alone: its rows in the batch, and the rows in which the two differ."""
 
     day: dt.date
     rows: int
@@ -200,12 +200,12 @@ class Alone:
 
 @dataclass(frozen=True)
 class Compared:
-    """What verdicts need to know of comparisons of one day; a part is absent where there was nothing to compare.
+    """What verdicts need to know about the comparisons of one day; a part is absent if there was nothing to compare.
 
-    `rows` is absent where nothing is published of the day yet, `seams` has the steps to neighbouring days that the day has
-    to answer for. `upstream_moved` says that its upstreams hold something else than what the published day was built from.
-    `null_rises` are columns that are null more often than before, `alone` the days of its batch, not only itself, that were
-    built alone as well.
+    `rows` is None if nothing of the day is published yet; `seams` has the steps to neighbouring days that the day is
+    responsible for. `upstream_moved` says that its upstreams differ from those that the published day was built from. `null_rises`
+    are columns that are null more often than before; `alone` are all days of its batch, not only itself, that were also
+    built alone.
     """
 
     rows: RowCounts | None = None
@@ -219,7 +219,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class RowChange:
-    """A measure's value in one row on both sides; `old` is none for an added row or a null, `new` for a removed one."""
+    """A measure's value in one row on both sides; `old` is None for an added row or a null, `new` for a removed one."""
 
     measure: str
     day: dt.date
@@ -229,16 +229,16 @@ class RowChange:
 
     @property
     def delta(self) -> Decimal:
-        """New less old; what is not there counts as nothing."""
+        """New minus old; a missing value counts as zero."""
         return (self.new or Decimal(0)) - (self.old or Decimal(0))
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one value of one dimension has to do with a day's difference.
+    """The share of one value of one dimension in a day's difference.
 
-    `rows` are its differing rows, `of` all its rows on that day (on the side that has more of them, a row that changed its
-    value counting for the new one). By measure, `moved` adds up the absolute differences of its rows.
+    `rows` are its differing rows, `of` all its rows on that day (on the side that has more of them; a row that changed its
+    value counts for the new one). By measure, `moved` adds up the absolute differences of its rows.
     """
 
     dimension: str
@@ -253,7 +253,7 @@ class DayComparison:
     """The rows behind a day's difference: the largest changes of each measure, and the shares of dimensions' values.
 
     `moved` adds up the absolute differences of all rows by measure, `rows` counts the day's differing rows and `of` all
-    its rows (on the side that has more), so that what `shares` leaves out can be told. `attempt` is the attempt that was
+    its rows (on the side that has more), so that what `shares` leaves out is known. `attempt` is the attempt that was
     compared.
     """
 

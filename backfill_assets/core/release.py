@@ -1,4 +1,4 @@
-"""Releases: which files one atomic commit puts into a published table and takes out of it, and how long it can be undone."""
+"""Releases: which files one atomic commit adds to a published table and removes from it, and how long it can be undone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DataFile:
     """One data file as its Delta log describes it.
 
     `path` is relative to the published table's folder; `size` is in bytes, `modified` in milliseconds since 1970;
-    `stats` is the log's own JSON text, carried over to the letter (or empty for none).
+    `stats` is the log's own JSON text, copied exactly (or empty for none).
     """
 
     path: str
@@ -33,13 +33,13 @@ class DataFile:
 
     @property
     def rows(self) -> int | None:
-        """Number of rows as the statistics give it; none where they do not."""
+        """Number of rows in the statistics; None if they have none."""
         count = json.loads(self.stats).get("numRecords") if self.stats else None
         return count if isinstance(count, int) else None
 
 
 SHADOW: Final = "_shadow"
-"""The folder of a published table below which units build what they will release."""
+"""The folder of a published table under which units build what they will release."""
 
 
 def shadow_of(path: str) -> str:
@@ -60,7 +60,7 @@ class ReleaseKind(StrEnum):
 
 
 class ReleaseState(StrEnum):
-    """Where a release stands: intended in the ledger, true in the Delta log, or given up before any commit."""
+    """The state of a release: intended in the ledger, committed in the Delta log, or given up before any commit."""
 
     intent = "intent"
     finalized = "finalized"
@@ -69,7 +69,7 @@ class ReleaseState(StrEnum):
 
 @dataclass(frozen=True)
 class DaySwap:
-    """What happens to one day: the files that leave, the files that come, and the evidence behind it."""
+    """What happens to one day: the files that are removed, the files that are added, and the evidence behind it."""
 
     day: dt.date
     remove: tuple[DataFile, ...]
@@ -78,12 +78,12 @@ class DaySwap:
 
 
 _LATER: Final = frozenset({"campaign", "approved_by", "source_range", "certificate"})
-"""Fields that older manifests do not have: left out where they are empty, so that no hash of then changes."""
+"""Fields that older manifests do not have: left out if they are empty, so that no old hash changes."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """One release of one dataset, whole: enough to commit it, to recognise it in the Delta log, and to undo it.
+    """One complete release of one dataset: enough to commit it, to recognise it in the Delta log, and to undo it.
 
     `campaign`, `approved_by` (names separated by commas) and `source_range` (`1995-01-01..1996-06-30`) are empty outside
     of campaigns; `certificate` names the one that the evidence passed, if any.
@@ -107,21 +107,21 @@ class Manifest:
 
     @property
     def hash(self) -> str:
-        """Digest that the commit carries, so that a manifest on disk can be told from a forged or damaged one."""
+        """Digest that the commit carries, so that a forged or damaged manifest on disk is noticed."""
         return digest(self._stored())
 
     @property
     def added(self) -> tuple[DataFile, ...]:
-        """All files that come."""
+        """All files that are added."""
         return tuple(f for swap in self.days for f in swap.add)
 
     @property
     def removed(self) -> tuple[DataFile, ...]:
-        """All files that leave."""
+        """All files that are removed."""
         return tuple(f for swap in self.days for f in swap.remove)
 
     def metadata(self) -> dict[str, str]:
-        """What the Delta commit says about the release; all values are text."""
+        """What the Delta commit records about the release; all values are text."""
         dates = sorted(s.day for s in self.days)
         return {
             "release": self.release, "kind": self.kind.value, "dataset": self.dataset, "unit": self.unit,
@@ -142,7 +142,7 @@ class Manifest:
 
 
 class CommitKind(StrEnum):
-    """Who made a commit of a published table: a release, this project preparing the schema, or somebody else."""
+    """Who made a commit of a published table: a release, this project when it prepares the schema, or another writer."""
 
     release = "release"
     schema = "schema"
@@ -162,20 +162,20 @@ class TableCommit:
 
 
 AHEAD: Final = dt.timedelta(minutes=5)
-"""How far a time may lie in the future before the clock that gave it counts as wrong: hosts agree within seconds."""
+"""How far a time may be in the future before its clock counts as wrong: clocks of hosts agree within seconds."""
 
 
 def is_ahead(at: dt.datetime, now: dt.datetime) -> bool:
-    """Whether a time lies in the future."""
+    """Whether a time is in the future by more than `AHEAD`."""
     return at > now + AHEAD
 
 
 def corrected(releases: Sequence[tuple[str, dt.datetime]], now: dt.datetime) -> Mapping[str, dt.datetime]:
-    """The releases whose time cannot be right, each with one that can; `releases` are all, in order of their numbers.
+    """The releases whose time is wrong, each with a possible time; `releases` are all, in order of their numbers.
 
-    One that is dated before an earlier release was made by a clock that was behind: it counts as made just after that one. One
-    that lies in the future was made by a clock that was ahead: it counts as made just before the next one that does not. While
-    there is no next one nobody knows, and it keeps its time. So no window ends too early, and each one ends.
+    A release that is dated before an earlier one was made by a clock that was behind: it counts as made at the time of the
+    earlier one. A release in the future was made by a clock that was ahead: it counts as made at the time of the next one that
+    is not. As long as there is no next one, it keeps its time. So no window ends too early, and each one ends.
     """
     found: dict[str, dt.datetime] = {}
     before: dt.datetime | None = None
@@ -194,7 +194,7 @@ def corrected(releases: Sequence[tuple[str, dt.datetime]], now: dt.datetime) -> 
 
 
 EXTRA = dt.timedelta(days=7)
-"""Kept longer than the longest `keep_for`, so that a rollback at the last minute finds its files."""
+"""How much longer than the longest `keep_for` files are kept, so that a rollback at the last minute finds its files."""
 
 
 @dataclass(frozen=True)

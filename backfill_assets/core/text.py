@@ -1,4 +1,4 @@
-"""Names, sizes and durations: how they are read, checked and written for people."""
+"""Names, sizes and durations: how they are read, checked and shown."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _HIDDEN = re.compile(
     "[\x85\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
     "|\r(?!\n)"
 )
-"""Marks that turn the direction of text, end a line for some programs only, or show nothing; joiners of letters are none."""
+"""Marks that change the direction of text, end a line only for some programs, or are invisible; not joiners of letters."""
 _SEEN = "LMNPS"
-"""Letters, marks, numbers, punctuation and symbols; what of them shows nothing all the same is blank."""
+"""Letters, marks, numbers, punctuation and symbols; those that are invisible all the same are in `_BLANK`."""
 _BLANK = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\u2800\U0001bca0-\U0001bca3\U000e0100-\U000e01ef]"
 )
@@ -31,13 +31,13 @@ _JOINERS = "\u200c\u200d"
 
 
 def hidden_in(text: str) -> tuple[int, str] | None:
-    """Where a text first holds a character that makes it say something else than one sees, and its name for people."""
+    """The place and the name of the first character that makes a text differ from what one sees."""
     found = _HIDDEN.search(text)
     return (found.start(), _named(found[0])) if found else None
 
 
 def hidden_in_name(text: str) -> str | None:
-    """The name of the first character in a person's name that shows nothing: of two that look the same one is somebody else."""
+    """The name of the first invisible character in a person's name: two names that look the same can be two people."""
     found = (c for c in text if c != " " and (unicodedata.category(c)[0] not in _SEEN or _BLANK.match(c)))
     return next(map(_named, found), None)
 
@@ -49,7 +49,7 @@ def _named(character: str) -> str:
 def visible(text: str) -> str:
     """The text with every character that a terminal would act on, or not show, written as an escape.
 
-    For names that others have chosen: of files above all, which may hold whatever bytes they like.
+    For names that others have chosen, above all of files, which may contain any bytes.
     """
     if text.isprintable():
         return text
@@ -57,17 +57,17 @@ def visible(text: str) -> str:
 
 
 def in_one_line(error: object) -> str:
-    """What a library says of an error, in one line that can be shown: it may quote the file that it could not read."""
+    """A library's error message in one printable line: it may quote the file that the library could not read."""
     return visible(" ".join(str(error).split()))[:_LONGEST_ERROR]
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or of a longer one than `most` characters the beginning and an ellipsis."""
+    """The text, truncated to `most` characters with an ellipsis."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 NOT_SHOWN = "a URL (not shown: it may hold a secret)"
-# Both look at each character a bounded number of times: what comes in is as long as somebody likes.
+# Both check each character a bounded number of times: the input may be of any length.
 _ANY_URL = re.compile(r"[A-Za-z][\w.+:-]{0,30}://[^\s']+")
 _SECRET_SCHEME = re.compile(r"(https?|sc|jdbc[^/]{0,60}|postgres[^/]{0,60})://", re.IGNORECASE)
 
@@ -100,10 +100,10 @@ def number_of(count: int, what: str) -> str:
 
 
 def checked_name(value: str, what: str) -> str:
-    """Return `value` if it is a safe identifier; `what` says what it names in the refusal.
+    """Return `value` if it is a safe identifier; the error calls it `what`.
 
     Raises:
-        InvalidNameError: the value does not match `NAME_PATTERN` as a whole.
+        InvalidNameError: the value does not match `NAME_PATTERN` completely.
     """
     if not NAME_PATTERN.fullmatch(value):
         raise InvalidNameError(
@@ -118,7 +118,7 @@ _SIZE_UNITS = {"B": 1} | {
     for suffix, base in (("B", 1000), ("iB", 1024))
 }
 SIZE_PATTERN = r"\s*(\d{1,19}(?:\.\d{1,3})?)\s*([KMGTP]i?B|B)\s*"
-"""What a size looks like in YAML."""
+"""The format of a size in YAML."""
 _SIZE = re.compile(SIZE_PATTERN, re.ASCII)
 _LARGEST_SIZE = 10**18
 
@@ -127,7 +127,7 @@ def parse_size(value: object) -> int:
     """Read a size with its unit as bytes; KB is 1000 bytes, KiB 1024. The number 0 stands for itself.
 
     Raises:
-        ValueError: the value is anything else, so that nobody guesses what a bare 500 is.
+        ValueError: the value is anything else: it is unclear what a bare 500 is.
     """
     if value == 0 and not isinstance(value, bool):
         return 0
@@ -141,7 +141,7 @@ def parse_size(value: object) -> int:
 
 
 def format_size(value: int) -> str:
-    """Write bytes in the largest unit that holds them whole: `500GB`, `512MiB`."""
+    """Write bytes in the largest unit that gives a whole number: `500GB`, `512MiB`."""
     unit = max((u for u, size in _SIZE_UNITS.items() if value % size == 0), key=_SIZE_UNITS.__getitem__)
     return f"{value // _SIZE_UNITS[unit]}{unit}" if value else "0B"
 
@@ -165,7 +165,7 @@ def parse_duration(value: object) -> dt.timedelta:
 
 
 def format_duration(value: dt.timedelta) -> str:
-    """Write a duration in the largest unit that holds it whole: `36h`, `14d`."""
+    """Write a duration in the largest unit that gives a whole number: `36h`, `14d`."""
     seconds = int(value.total_seconds())
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds and seconds % size == 0:

@@ -34,7 +34,7 @@ OPENED_BY = "campaign:"
 
 
 class UnitState(StrEnum):
-    """Where a unit stands. Only an open unit holds claims."""
+    """The state of a unit. Only an open unit holds claims."""
 
     open = "open"
     published = "published"
@@ -73,12 +73,12 @@ class Unit:
 
     @property
     def campaign(self) -> str:
-        """The campaign that has opened it, even if its launch was not completed; empty for a unit of none."""
+        """The campaign that opened it, even if its launch was not completed; empty for a unit without a campaign."""
         return self.opened_by.removeprefix(OPENED_BY).partition("/")[0] if self.opened_by.startswith(OPENED_BY) else ""
 
     @property
     def handle(self) -> str:
-        """What commands call it: the campaign that it belongs to, otherwise its own id."""
+        """Its name in commands: the campaign that it belongs to, otherwise its own id."""
         return self.campaign or self.id
 
     def moved(self, state: UnitState) -> Unit:
@@ -92,10 +92,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class Launch:
-    """What is known of a launch when one of its steps asks for its unit: the days by dataset that it will build.
+    """What is known about a launch when one of its steps asks for its unit: the days by dataset that it will build.
 
-    Every step of a launch knows the same targets, whichever dataset it works on. `since` is when it was made: what has been
-    released of its days after that, it finds done.
+    Every step of a launch knows the same targets, whichever dataset it works on. `since` is when it was made: days that were
+    released after that count as done.
     """
 
     targets: Mapping[str, frozenset[dt.date]]
@@ -120,7 +120,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Open:
-    """The launch opens a unit of its own; without claims where a live run goes past another unit's claim."""
+    """The launch opens its own unit; without claims on days where a live run ignores another unit's claim."""
 
     claim: frozenset[DatasetDay]
 
@@ -134,14 +134,14 @@ def assign_unit(
 ) -> Join | Open:
     """Decide which unit a launch belongs to; pure, so that the ledger can decide and act in one transaction.
 
-    `opened` is the unit that this very launch opened before, the one its tag names, or, of a launch whose days are free, the
-    one that released them after it was made; `claims` maps claimed days of the launch to the open unit that claimed them;
-    `held` maps days on hold to the reason; `live_units` are those of the claiming units that a live run opened: its retry
-    goes on with them.
+    `opened` is the unit that this launch opened before, the unit that its tag names, or, if its days are free, the unit that
+    released them after the launch was made; `claims` maps claimed days of the launch to the open unit that claimed them;
+    `held` maps days on hold to the reason; `live_units` are the claiming units that a live run opened: its retry continues
+    with them.
 
     Raises:
-        UnitError: the tag names no such unit, one that was discarded or rolled back, or one without these days.
-        ClaimedDaysError: the days are claimed by another unit, or partly so.
+        UnitError: the tag names a unit that does not exist, was discarded or rolled back, or does not have these days.
+        ClaimedDaysError: some or all of the days are claimed by another unit.
         HeldDaysError: a live launch asks for days that are on hold.
     """
     if launch.live and held:
@@ -151,8 +151,8 @@ def assign_unit(
     units = sorted(set(claims.values()))
     if not units:
         return Open(launch.days)
-    whole = len(units) == 1 and set(claims) == launch.days
-    if whole and (not launch.live or units[0] in live_units):
+    complete = len(units) == 1 and set(claims) == launch.days
+    if complete and (not launch.live or units[0] in live_units):
         return Join(units[0])
     if launch.live and launch.late_data is LateData.publish:
         return Open(launch.days - set(claims))
@@ -185,7 +185,7 @@ def _usable(launch: Launch, unit: Unit | None) -> str:
             f"unit {unit.id} does not hold {shown_days(strangers)}; launch only its own days "
             f"({shown_days(unit.days)}) or drop the tag {UNIT_TAG}"
         )
-    # Published is no fault: a step of the same launch may have completed the unit, and there is nothing left to do.
+    # Published is no error: a step of the same launch may have completed the unit, and nothing is left to do.
     if unit.state in {UnitState.discarded, UnitState.rolled_back} and launch.named_unit is not None:
         raise UnitError(f"unit {unit.id} is {unit.state.value}; launch without the tag {UNIT_TAG} for a new unit")
     return unit.id
@@ -194,19 +194,19 @@ def _usable(launch: Launch, unit: Unit | None) -> str:
 def _claimed(launch: Launch, claims: Mapping[DatasetDay, str], units: list[str]) -> str:
     parts = [f"{u} ({shown_days(d for d, owner in claims.items() if owner == u)})" for u in units]
     free = launch.days - set(claims)
-    tail = f"; unclaimed are {shown_days(free)}" if free else ""
+    tail = f"; not claimed: {shown_days(free)}" if free else ""
     return (
-        f"{shown_days(launch.days)}: claimed by open unit {', '.join(parts)}{tail}. Launch exactly days "
+        f"{shown_days(launch.days)}: claimed by open unit {', '.join(parts)}{tail}. Launch only days "
         f"of one unit to go on with it, publish it (backfill publish {units[0]}), or give it up (backfill discard {units[0]})"
     )
 
 
 LOCK_WAIT: Final = dt.timedelta(minutes=2)
-"""How long to wait for a lock: longer than its lease, or the command after one that was killed would fail for nothing."""
+"""How long to wait for a lock: longer than its lease, or the command after a killed one would fail without need."""
 
 
 class AttemptState(StrEnum):
-    """Where an attempt stands."""
+    """The state of an attempt."""
 
     running = "running"
     done = "done"
@@ -216,9 +216,9 @@ class AttemptState(StrEnum):
 
 @dataclass(frozen=True)
 class Work:
-    """What an attempt took: the rows it wrote, the bytes of the files it read, and how long it waited to be admitted.
+    """The work of an attempt: the rows it wrote, the bytes of the files it read, and how long it waited to be admitted.
 
-    `layer` is the one that it built: `raw` and `staging` as well where a campaign counts them.
+    `layer` is the layer that it built: also `raw` and `staging` if a campaign counts them.
     """
 
     rows: int = 0
@@ -232,8 +232,8 @@ class Attempt:
     """One run's work on some days of a unit, in a shadow folder of its own.
 
     `number` grows with every attempt in the ledger and is the fencing token of its lease: evidence is taken only from
-    an attempt that still holds its lease. `ended_at` is none while it runs, and for those that ended before the ledger
-    recorded it; `rows`, `bytes_read`, `waited` and `layer` are as in `Work`, zero where nobody said.
+    an attempt that still holds its lease. `ended_at` is None while it runs, and if it ended before the ledger recorded ends;
+    `rows`, `bytes_read`, `waited` and `layer` are as in `Work`, zero if not reported.
     """
 
     number: int
@@ -257,21 +257,21 @@ class Attempt:
         return shadow_folder(self.unit, self.number)
 
     def spent(self, now: dt.datetime) -> dt.timedelta:
-        """How long it has taken so far; one whose worker died counts until its lease ended."""
+        """How long it has taken so far; if its worker died, until its lease ended."""
         end = self.ended_at or min(now, self.lease_until)
         return max(end - self.started_at, dt.timedelta(0))
 
 
 UNKNOWN_ORIGIN = "unknown"
-"""Stands for the upstream content behind files that nobody of this project built."""
+"""Stands for the upstream content behind files that this project did not build."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a set of files holds of a day: the fingerprint of its rows, and digests of what they were built from.
+    """What a set of files holds for a day: the fingerprint of its rows, and digests of what they were built from.
 
-    `upstream` is empty for a dataset without upstreams (see also `UNKNOWN_ORIGIN`); `inputs` are deliveries and references,
-    and `deliveries` the deliveries alone, as `origins` names them; none where unknown.
+    `upstream` is empty for a dataset without upstreams (see also `UNKNOWN_ORIGIN`); `inputs` covers deliveries and references,
+    `deliveries` only the deliveries, as `origins` names them; both are None if unknown.
     """
 
     fingerprint: str
@@ -282,10 +282,10 @@ class Content:
 
 @dataclass(frozen=True)
 class StagedDay:
-    """What a staged day was built from, and how many delivered rows of that delivery day belong to no day it may bring.
+    """What a staged day was built from, and how many rows of that delivery day belong to no day that it may contain.
 
     `inputs` is the digest of the deliveries and references, `code` the fingerprint of the dataset's code. `files` is the digest of
-    the files that hold the day in the table `place` below staging: what another process, or a backup, puts there has others.
+    the files that hold the day in the table `place` below staging: files from another process or a backup have another digest.
     """
 
     dataset: str
@@ -299,7 +299,7 @@ class StagedDay:
 
 @dataclass(frozen=True)
 class ReleaseHead:
-    """What changes about a release after it was intended; its manifest never does."""
+    """What changes about a release after the intent; its manifest never changes."""
 
     state: ReleaseState
     version: int | None = None
@@ -310,8 +310,8 @@ class ReleaseHead:
 class ReleaseRecord:
     """The ledger's row of a release; the Delta log is the truth, this is its projection.
 
-    `number` grows with every release of the ledger: it says what came before what, whatever the clocks said. `corrected` stands
-    for a time that cannot be right (see `release.corrected`), and is none where it can.
+    `number` grows with every release of the ledger: it gives the order of releases, whatever the clocks showed. `corrected`
+    replaces a time that cannot be right (see `release.corrected`), and is None otherwise.
     """
 
     manifest: Manifest
@@ -323,13 +323,13 @@ class ReleaseRecord:
 
     @property
     def since(self) -> dt.datetime | None:
-        """When it became true, as its rollback window counts; none before it did."""
+        """When it was committed, from which its rollback window counts; None before that."""
         return self.corrected or self.committed_at
 
 
 @dataclass(frozen=True)
 class Hold:
-    """A day that live runs and `backfill refresh` leave alone until it is published again, or somebody lifts the hold."""
+    """A day that live runs and `backfill refresh` leave alone until it is published again, or a user lifts the hold."""
 
     target: DatasetDay
     reason: str
@@ -338,7 +338,7 @@ class Hold:
 
 
 def holds_of(manifest: Manifest) -> tuple[Hold, ...]:
-    """The holds that a release puts on its days: a rollback those that it takes back, a publication none."""
+    """The holds that a release puts on its days: a rollback holds all its days, a publication none."""
     if manifest.kind is not ReleaseKind.rollback:
         return ()
     reason = manifest.reason or f"rolled back by {manifest.release}"
@@ -346,14 +346,14 @@ def holds_of(manifest: Manifest) -> tuple[Hold, ...]:
 
 
 IDENTICAL_FILES: Final = "identical_files"
-"""The check that warns of files which were delivered twice, and whose rows add up."""
+"""The check that warns of files that were delivered twice and whose rows add up."""
 
 
 @dataclass(frozen=True)
 class DayFindings:
     """The figures of one day's evidence.
 
-    `golden_mismatches` counts the rows on which a golden source and the day do not agree, `tolerated` names the other checks
+    `golden_mismatches` counts the rows on which a golden source and the day differ, `tolerated` names the other checks
     that failed and do not block; `passed` says whether there are verdicts and none of them refuses the release.
     """
 
@@ -366,7 +366,7 @@ class DayFindings:
 
 @dataclass(frozen=True)
 class Lock:
-    """A named lock that somebody holds, or held when they died: their lease is over at `until`."""
+    """A named lock that a process holds, or held when it died: its lease ends at `until`."""
 
     name: str
     holder: str

@@ -54,7 +54,7 @@ def test_a_launch_over_days_of_another_unit_is_refused_before_anything_is_writte
 
     text = lab.failures(mixed)
     assert f"claimed by open unit {lab.unit(first).id}" in text
-    assert f"unclaimed are {DATASET} {days[2]}" in text
+    assert f"not claimed: {DATASET} {days[2]}" in text
     assert str(days[2]) not in lab.materialized("raw", DATASET)
     discarded = lab.backfill("discard", lab.unit(first).id)
     assert discarded.returncode == 0, discarded.stderr

@@ -33,7 +33,7 @@ def test_a_launch_of_one_of_the_datasets_goes_on_with_the_unit(ledger: Ledger) -
 
 def test_a_launch_of_which_one_dataset_is_claimed_is_refused_before_anything_is_opened(ledger: Ledger) -> None:
     unit = ledger.assign(a_launch(march(1, 2)), a_unit(march(1, 2)))
-    with pytest.raises(ClaimedDaysError, match=rf"{unit.id} \(flights 2013-03-01.*unclaimed are capacity 2013-03-01"):
+    with pytest.raises(ClaimedDaysError, match=rf"{unit.id} \(flights 2013-03-01.*not claimed: capacity 2013-03-01"):
         ledger.assign(_launch(BOTH, "b_2"), a_unit((), "b_2", targets=BOTH))
     assert [u.id for u in ledger.units()] == [unit.id]
 

@@ -50,7 +50,7 @@ def test_rows_are_promised_by_columns_of_the_dataset(dataset: Dataset) -> None:
     declared = contract_of(_launch(tag=promised), [dataset])
     assert declared is not None
     assert declared.contract.expected_rows(DAY) == {"amount": Change(Decimal("-0.08"), Decimal(0))}
-    with pytest.raises(ContractError, match="unknown column 'profit'; beside its key this dataset has"):
+    with pytest.raises(ContractError, match="unknown column 'profit'; outside its key this dataset has"):
         contract_of(_launch({"rows": {"profit": "any"}}), [dataset])
 
 
@@ -74,7 +74,7 @@ def test_a_tag_may_hold_json_or_name_a_file_below_the_working_folder(
         ("fix.txt", "must name a .yaml file"),
         ("missing.yaml", "No such file"),
         ("{broken", "is not JSON"),
-        ('{"amount": "a lot"}', "is no expected change"),
+        ('{"amount": "a lot"}', "is not a change"),
         ('{"profit": "unchanged"}', "unknown metric 'profit'"),
     ],
 )

@@ -128,7 +128,7 @@ def test_more_explained_rows_never_turn_a_pass_into_a_refusal(added: int, remove
 
 def test_rows_are_never_fewer_than_none() -> None:
     with pytest.raises(
-        ContractError, match=r"rows.removed: rows removed are counted, and never fewer than none; write rem"
+        ContractError, match=r"rows.removed: rows removed are counted, and cannot be fewer than zero; write rem"
     ):
         keys(RowCounts(), {"removed": "-5%"})
 

@@ -329,7 +329,7 @@ def report_unit(
     If a release is reported `again`, the page that was written after it stays.
     """
     sentence = page = address = ""
-    with never_in_the_way(unit, warn):
+    with errors_as_warnings(unit, warn):
         review = application.reviews.of(unit.id)
         sentence = review.judgement.sentence
         if not unit.live or len(unit.days) > 1:
@@ -348,7 +348,7 @@ def reports_of(application: Application) -> Reports:
 
 
 @contextmanager
-def never_in_the_way(unit: Unit, warn: Callable[[str], object]) -> Iterator[None]:
+def errors_as_warnings(unit: Unit, warn: Callable[[str], object]) -> Iterator[None]:
     """Turn every error within into a warning: no run, release or command fails because its report cannot be written."""
     try:
         yield

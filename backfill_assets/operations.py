@@ -48,7 +48,7 @@ class Shell:
 class Result:
     """The outcome of an operation: the lines to show (some may be empty), its value, and whether a user must check it."""
 
-    said: Iterable[str]
+    lines: Iterable[str]
     value: Any = None
     failed: bool = False
 

@@ -53,7 +53,7 @@ def plan(
     application.planner = replace(application.planner, slots=backfill_slots(os.environ))
     with opened_shell(application) as shell:
         result = operations.plan(shell, file)
-    steps, *rest = result.said
+    steps, *rest = result.lines
     if json:
         as_json(result.value)
         return
@@ -223,7 +223,7 @@ def _change(change: DayChange) -> tuple[object, ...]:
     return (
         change.day, change.release, change.kind.value, change.by, change.approved_by or "-",
         f"{change.at:%Y-%m-%d %H:%M}", f"{_some(change.rows_before)} → {_some(change.rows_after)}", measures,
-        "; ".join(filter(None, [change.reason, f"ends the hold of {change.settlements}" if change.settlements else ""])),
+        "; ".join(filter(None, [change.reason, f"ends the hold of {change.ended_hold}" if change.ended_hold else ""])),
     )  # fmt: skip
 
 

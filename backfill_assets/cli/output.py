@@ -334,7 +334,7 @@ def shell_of(application: Application, control: Callable[[], Control]) -> Shell:
 
 def finish(result: Result, *, quiet: bool = False) -> None:
     """Print the messages of an operation, unless `quiet`, and exit with 1 if it failed."""
-    for text in filter(None, () if quiet else result.said):
+    for text in filter(None, () if quiet else result.lines):
         say(text)
     if result.failed:
         raise typer.Exit(1)

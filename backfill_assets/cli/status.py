@@ -162,7 +162,7 @@ def _unit(application: Application, unit: Unit) -> dict[str, object]:
         "unit": unit.id,
         "days": "; ".join(f"{n} {format_days(d, most=3)}" for n, d in sorted(unit.targets.items())),
         "ready": f"{len(unit.days) - len(missing)} of {len(unit.days)}",
-        "lacking": format_days((day for _, day in missing), most=3),
+        "missing": format_days((day for _, day in missing), most=3),
         "mode": "its own runs" if unit.mode.value == "auto" else "backfill publish",
         "opened_at": f"{unit.opened_at:%Y-%m-%d %H:%M}",
         "by": unit.by,

@@ -42,7 +42,7 @@ def carrier_report(folder: Path) -> dg.AssetsDefinition:
         for month in context.partition_keys:
             found = summary(flights_of(table, month))
             file = folder / f"{month}.csv"
-            _write_whole(file, found.to_csv(index=False))
+            _write_atomically(file, found.to_csv(index=False))
             metadata = {
                 "release": release,
                 "version": table.version(),
@@ -86,7 +86,7 @@ def summary(flights: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _write_whole(file: Path, text: str) -> None:
+def _write_atomically(file: Path, text: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}")
     temporary.write_text(text, encoding="utf-8")

@@ -35,7 +35,7 @@ from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.evidence.basis import BasisNow
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.storage.files import write_whole
+from backfill_assets.storage.files import write_atomically
 from backfill_assets.warehouse import OnWarehouse
 
 
@@ -216,7 +216,7 @@ def plan_file(state: Path, plan: Plan) -> Path:
 def write_plan(state: Path, plan: Plan) -> Path:
     """Write the frozen plan, completely or not at all; returns its file."""
     file = plan_file(state, plan)
-    write_whole(file, to_json(plan) + "\n")
+    write_atomically(file, to_json(plan) + "\n")
     return file
 
 

@@ -77,7 +77,7 @@ class CampaignGuard(OnWarehouse):
         )
         return Obstacles(tuple(str(one) for one in found if one is not None), str(closed_now or ""))
 
-    def consenting(self, outside_window: str) -> CampaignGuard:
+    def allowing(self, outside_window: str) -> CampaignGuard:
         """The same guard, but it allows a release outside the publish window for this reason."""
         return replace(self, outside_window=outside_window)
 
@@ -277,7 +277,7 @@ class CampaignRelease(OnWarehouse):
         """
         campaign, unit = self._launched(campaign_id)
         survey = self.publisher.survey(unit.id)
-        refusals = [str(r) for r in self.guard.consenting(outside_window).refusals(campaign, survey)]
+        refusals = [str(r) for r in self.guard.allowing(outside_window).refusals(campaign, survey)]
         if evidence_hash and evidence_hash != survey.hash:
             refusals.insert(0, f"the evidence of campaign {campaign_id} is now {survey.hash}, not {evidence_hash[:16]}")
         if survey.blockers:
@@ -307,7 +307,7 @@ class CampaignRelease(OnWarehouse):
             LedgerError: another release of one of the tables takes too long.
         """
         campaign, unit = self._launched(campaign_id)
-        publisher = replace(self.publisher, guard=self.guard.consenting(outside_window))
+        publisher = replace(self.publisher, guard=self.guard.allowing(outside_window))
         closed_now = outside_window and not self.guard.window_open(campaign)
         outside = f"outside the publish window: {outside_window}" if closed_now else ""
         # The fix first: it is what readers of the history look for.

@@ -161,7 +161,7 @@ class Reconciliation(CheckConfig):
     tolerance: Percent = Decimal(0)
 
 
-class ColumnsChange(CheckConfig):
+class ChangeColumns(CheckConfig):
     """Changes of columns that no expectation covers; a warning by default."""
 
     severity: Severity = Severity.warn
@@ -202,10 +202,10 @@ class Checks(Part):
     source_freshness: Freshness = Freshness()
     row_count: ChangeConfig = ChangeConfig()
     schema_contract: CheckConfig = CheckConfig()
-    keys_change: CheckConfig = CheckConfig()
+    change_keys: CheckConfig = CheckConfig()
     same_alone: CheckConfig = CheckConfig()
-    rows_change: CheckConfig = CheckConfig()
-    columns_change: ColumnsChange = ColumnsChange()
+    change_rows: CheckConfig = CheckConfig()
+    change_columns: ChangeColumns = ChangeColumns()
     seams: Seams = Seams()
     identical_files: IdenticalFiles = IdenticalFiles()
     null_share: NullShare = NullShare()
@@ -305,10 +305,10 @@ def _checks_of_change(dataset: Dataset) -> Iterator[Check]:
     text = "columns are kept or added, never changed"
     yield _check("schema_contract", CheckKind.schema, c.schema_contract, text)
     text = "no row is replaced by another one without an explanation"
-    yield _check("change_keys", CheckKind.keys, c.keys_change, text)
+    yield _check("change_keys", CheckKind.keys, c.change_keys, text)
     text = "every row that stays keeps the values that must not change, and moves no further than promised"
-    yield _check("change_rows", CheckKind.rows, c.rows_change, text)
-    yield _check("change_columns", CheckKind.columns, c.columns_change, "no other column changes unannounced")
+    yield _check("change_rows", CheckKind.rows, c.change_rows, text)
+    yield _check("change_columns", CheckKind.columns, c.change_columns, "no other column changes unannounced")
     yield _check("seams", CheckKind.seams, c.seams, "no new unusual step to a neighbouring day")
     yield _check("null_share", CheckKind.nulls, c.null_share, "no column is null far more often than before")
 

@@ -158,7 +158,7 @@ class Dataset(Part):
         return self.compared | {name: OF_ROWS for name in KEY_CHANGES if name not in self.columns}
 
     @property
-    def told_apart_by(self) -> tuple[str, ...]:
+    def difference_columns(self) -> tuple[str, ...]:
         """The columns by whose values differences are grouped."""
         if self.dimensions is not None:
             return self.dimensions

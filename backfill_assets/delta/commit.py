@@ -20,7 +20,7 @@ from backfill_assets.core.errors import BackfillError, PreconditionError, ReadBa
 from backfill_assets.core.release import SHADOW, DataFile, Manifest
 from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.delta.reading import plain_path, said
+from backfill_assets.delta.reading import error_text, plain_path
 from backfill_assets.delta.shadows import missing
 
 Types = Mapping[str, str]
@@ -279,10 +279,10 @@ def refused(manifest: Manifest, root: Path, error: Exception) -> BackfillError:
     """Why a commit was not made, and what to do about it."""
     if isinstance(error, OSError):
         return StorageError(
-            f"release {manifest.release}: its commit cannot be written ({said(error)}); free disk space for {root} or "
+            f"release {manifest.release}: its commit cannot be written ({error_text(error)}); free disk space for {root} or "
             "let this user write there, and repeat the command: nothing was changed"
         )
-    return PreconditionError(f"release {manifest.release}: Delta refused the commit: {said(error)}")
+    return PreconditionError(f"release {manifest.release}: Delta refused the commit: {error_text(error)}")
 
 
 @contextlib.contextmanager

@@ -172,7 +172,7 @@ def rows_of(root: Path, columns: list[str] | None = None, version: int | None = 
     return DeltaTable(root, version=version).to_pyarrow_table(columns=columns, filesystem=files)
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The message of a delta-rs error on one line, without its stack trace."""
     lines = (_ORNAMENT.sub("", line).strip() for line in str(error).splitlines())
     return ": ".join(takewhile(lambda line: not _FRAME.match(line), lines)) or type(error).__name__

@@ -19,7 +19,7 @@ from backfill_assets.core.errors import PreconditionError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import SHADOW, StoredFile
 from backfill_assets.delta import reading, shadows
-from backfill_assets.delta.reading import LOG, RELEASES, add_actions, commits, manifest_files, read_manifest, said
+from backfill_assets.delta.reading import LOG, RELEASES, add_actions, commits, error_text, manifest_files, read_manifest
 from backfill_assets.storage.files import end_of, files_below, fitting, remove, size_of, sync
 from backfill_assets.storage.layout import Layout, below
 
@@ -198,7 +198,7 @@ def _active(root: Path) -> tuple[str, Mapping[str, int]]:
         table = DeltaTable(root)
         return "", {add["path"]: add["size_bytes"] for add in add_actions(table, "path", "size_bytes")}
     except DeltaError as error:
-        return said(error), {}
+        return error_text(error), {}
 
 
 def _rows(root: Path, version: int) -> Mapping[dt.date, int]:

@@ -29,9 +29,9 @@ from backfill_assets.delta.reading import (
     FilesByDay,
     active_files,
     commits_of,
+    error_text,
     manifest_files,
     read_manifest,
-    said,
     shadow_files,
 )
 from backfill_assets.storage.files import (
@@ -43,7 +43,7 @@ from backfill_assets.storage.files import (
     rename,
     stamp_of,
     sync,
-    write_whole,
+    write_atomically,
 )
 from backfill_assets.storage.layout import Layout, below, is_folder
 from backfill_assets.system import Clock
@@ -96,7 +96,7 @@ class PublishedTable:
             table = DeltaTable(self._root, version=version)
         except DeltaError as error:
             raise TimeTravelError(
-                f"{self._root}: its log no longer has version {version} ({said(error)}); read the newest version, "
+                f"{self._root}: its log no longer has version {version} ({error_text(error)}); read the newest version, "
                 "which has all days"
             ) from error
         return active_files(table, self._root, self._dataset)
@@ -226,7 +226,7 @@ class PublishedTable:
     def store_manifest(self, manifest: Manifest) -> None:
         """Write the manifest beside the table, completely or not at all."""
         name = reading.plain_path(f"{manifest.release}.json")
-        write_whole(self._root / reading.RELEASES / name, manifest.to_json())
+        write_atomically(self._root / reading.RELEASES / name, manifest.to_json())
 
     def manifests(self) -> tuple[Manifest, ...]:
         """All manifests stored beside the table, by name.
@@ -299,7 +299,7 @@ class PublishedTable:
             return DeltaTable(self._root)
         except DeltaError as error:
             raise PreconditionError(
-                f"{self._root}: its Delta log cannot be read ({said(error)}); if a power cut left a release's commit "
+                f"{self._root}: its Delta log cannot be read ({error_text(error)}); if a power cut left a release's commit "
                 "incomplete, run: backfill reconcile, which sets it aside; otherwise see: backfill doctor"
             ) from error
 

@@ -88,7 +88,7 @@ class PublishedExam:
         elif record.state is ReleaseState.intent:
             what = f"release {release} is intended and not finished"
             yield Finding(FindingSeverity.warning, what, RECONCILE, Repair(RepairKind.reconcile))
-        elif self._wrongly_abandoned(record):
+        elif self._abandoned_but_committed(record):
             what = f"release {release} was given up in the ledger, but is in the Delta log of its table"
             yield Finding(FindingSeverity.error, what, RECONCILE, Repair(RepairKind.reconcile))
         elif record.state is ReleaseState.finalized and not self._committed(release):
@@ -100,7 +100,7 @@ class PublishedExam:
                 FindingSeverity.error, what, remedy, self._repair(RepairKind.commit, record) if lost else None
             )
 
-    def _wrongly_abandoned(self, record: ReleaseRecord) -> bool:
+    def _abandoned_but_committed(self, record: ReleaseRecord) -> bool:
         return record.state is ReleaseState.abandoned and record.manifest.release in self._hashes
 
     def _committed(self, release: str) -> bool:
@@ -171,7 +171,9 @@ class PublishedExam:
     def _contents(self) -> Iterator[Finding]:
         """Whether readers see the files of each day's last release; foreign commits are findings of their own."""
         oldest = min((c.version for c in self._commits), default=0)
-        unsettled = any(r.state is ReleaseState.intent or self._wrongly_abandoned(r) for r in self._records.values())
+        unsettled = any(
+            r.state is ReleaseState.intent or self._abandoned_but_committed(r) for r in self._records.values()
+        )
         if unsettled or self.busy or any(c.kind is CommitKind.foreign for c in self._commits):
             return
         last: dict[dt.date, tuple[ReleaseRecord, tuple[DataFile, ...]]] = {}

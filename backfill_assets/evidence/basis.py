@@ -220,7 +220,7 @@ class CurrentBasis(OnWarehouse):
         known = self._known(dataset, found.fact_delivery_days(tuple(days)))
         return {day: origins(found, day, known) for day in days}
 
-    def came_and_went(self, dataset: str, days: Collection[dt.date]) -> tuple[_ByDay, _ByDay]:
+    def added_and_dropped(self, dataset: str, days: Collection[dt.date]) -> tuple[_ByDay, _ByDay]:
         """By day: deliveries in force that are missing in its published content, and those in it that no longer count.
 
         Leaves out days of unknown origin, and deliveries of days that a day looks back at: they have no row of it.

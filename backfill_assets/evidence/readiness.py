@@ -187,7 +187,7 @@ class Readiness(OnWarehouse):
         """What keeps these days of a unit's dataset from being released."""
         return tuple(self._blockers(unit, name, self._evidence(unit, name, days), self.tables[name].active(days)))
 
-    def stands(self, unit: Unit, name: str, days: Collection[dt.date]) -> bool:
+    def is_current(self, unit: Unit, name: str, days: Collection[dt.date]) -> bool:
         """Whether readers see what a unit released for these days, and its evidence is still current."""
         evidence, active = self._evidence(unit, name, days), self.tables[name].active(days)
         then = {day: found.basis.published for day, found in evidence.items() if found is not None}

@@ -24,7 +24,7 @@ from backfill_assets.orchestration.names import (
     asset_key,
     days_of,
     last_metadata,
-    last_said,
+    last_metadata_value,
     layers_of,
     op_name,
     partitions_of,
@@ -248,7 +248,7 @@ def _units(
     claims = application.ledger.claims(dataset.name, target.days)
     unclaimed = [day for day in target.days if day not in claims]
     # A sibling run of the same backfill may have released the unit already, and reported it with the launch's id.
-    said = last_said(context.instance, asset_key(Layer.published, dataset.name), unclaimed, LAUNCH_METADATA)
+    said = last_metadata_value(context.instance, asset_key(Layer.published, dataset.name), unclaimed, LAUNCH_METADATA)
     unclaimed = [day for day in unclaimed if said.get(day) != target.launched_by]
     if unclaimed:
         raise EvidenceError(

@@ -20,7 +20,7 @@ from backfill_assets.core.unit import UNIT_TAG
 from backfill_assets.doctor.findings import EventLog, RunAtWork
 from backfill_assets.ledger.database import process_here
 from backfill_assets.orchestration.launches import created_at
-from backfill_assets.orchestration.names import asset_key, days_of, last_said
+from backfill_assets.orchestration.names import asset_key, days_of, last_metadata_value
 from backfill_assets.orchestration.release_events import (
     RELEASE_METADATA,
     release_metadata,
@@ -134,7 +134,7 @@ class DagsterEventLog(EventLog):
         """The release that the newest materialization of each published day names; empty if it names none."""
         key = asset_key(Layer.published, dataset)
         days = days_of(self.instance.get_materialized_partitions(key))
-        said = last_said(self.instance, key, days, RELEASE_METADATA)
+        said = last_metadata_value(self.instance, key, days, RELEASE_METADATA)
         return {day: str(said.get(day, "")) for day in days}
 
     def report(self, release: str, days: Collection[dt.date]) -> None:

@@ -48,7 +48,7 @@ def _job(application: Application, operation: Operation) -> dg.JobDefinition:
         given = {name: _read(parameters[name].annotation, value) for name, value in context.op_config.items()}
         result = operation.act(shell, **given)
         said = []
-        for line in filter(None, result.said):
+        for line in filter(None, result.lines):
             said.append(line)
             context.log.info(line)
         if result.failed:

@@ -261,7 +261,7 @@ def _assigned(context: Context, application: Application, launch: Launch, propos
         return unit
     same = proposal.contract.hash in {Contract().hash, unit.contract.hash}
     if same and all(
-        application.pipeline.stands(unit, name, tuple(sorted(days))) for name, days in launch.targets.items()
+        application.pipeline.is_current(unit, name, tuple(sorted(days))) for name, days in launch.targets.items()
     ):
         context.log.info(f"unit {unit.id} has released these days since this launch was made, and nothing moved")
         return unit

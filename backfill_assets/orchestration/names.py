@@ -71,7 +71,7 @@ def last_materializations(
     }
 
 
-def last_said(
+def last_metadata_value(
     instance: dg.DagsterInstance, key: dg.AssetKey, days: Sequence[dt.date], metadata: str
 ) -> Mapping[dt.date, object]:
     """The value of a metadata key in the newest materialization of each partition; days without it are left out."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import dagster as dg
 from sqlalchemy.exc import IntegrityError
 
-from backfill_assets.application import Application, never_in_the_way, report_unit
+from backfill_assets.application import Application, errors_as_warnings, report_unit
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Verdict
 from backfill_assets.core.layers import Layer
@@ -138,7 +138,7 @@ def report_waiting(context: dg.OpExecutionContext, application: Application, uni
     """Write the report of a unit that waits for a manual release, once it is complete; note it on its shadow."""
     if unit.mode is not ReleaseMode.manual or unit.state is not UnitState.open:
         return
-    with never_in_the_way(unit, context.log.warning):
+    with errors_as_warnings(unit, context.log.warning):
         # The survey reads all days of the unit and may measure published files: too much after each of many runs.
         if not _all_passed(application, unit) or application.publisher.blockers(unit.id):
             return

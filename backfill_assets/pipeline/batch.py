@@ -62,7 +62,7 @@ class Pipeline(Landing):
         if not stale:
             return {}
         loaded = self.datasets[name]
-        if self.read_otherwise(name, loaded.dataset.delivery_days(stale)):
+        if self.outdated_readings(name, loaded.dataset.delivery_days(stale)):
             self.land_what_is_there(spark, name, stale)
         (inputs, force), code = self.basis.to_stage(name, stale), loaded.code_version
         self.require_raw(name, stale, force)
@@ -93,7 +93,7 @@ class Pipeline(Landing):
         """The days that cannot be released as they are; all other days need no work."""
         return tuple(sorted({blocker.day for blocker in self.readiness.blockers(unit, name, days)}))
 
-    def stands(self, unit: Unit, name: str, days: Days) -> bool:
+    def is_current(self, unit: Unit, name: str, days: Days) -> bool:
         """Whether readers see what a unit has released of these days, and a new build would change nothing.
 
         Raises:
@@ -102,7 +102,7 @@ class Pipeline(Landing):
         """
         if self.datasets[name].dataset.source is not None and self.days_to_land(name, days):
             return False
-        return self.readiness.stands(unit, name, days)
+        return self.readiness.is_current(unit, name, days)
 
     def build(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> None:
         """Build the shadow of an attempt's days and store its basis as evidence without verdicts.
@@ -117,7 +117,7 @@ class Pipeline(Landing):
         name, days = attempt.dataset, attempt.days
         loaded = self.datasets[name]
         read = loaded.dataset.with_lookback(days) if loaded.staging is not None else ()
-        outdated = self.read_otherwise(name, loaded.dataset.fact_delivery_days(days))
+        outdated = self.outdated_readings(name, loaded.dataset.fact_delivery_days(days))
         if outdated or (loaded.dataset.lookback_days and self.days_to_land(name, days)):
             # A launch of the shadow alone: the days looked back at must have all their files, and be the same in every batch.
             self.land_what_is_there(spark, name, days)
@@ -223,7 +223,7 @@ class Pipeline(Landing):
         neighbours = Neighbours(self.ledger, unit, frames)
         seams = neighbours.seams(sides)
         nulls = neighbours.null_rises({day: one.shadow_files for day, one in pending.items()}, active)
-        came, went = self.basis.came_and_went(name, [day for day in days if sides[day].published.rows])
+        came, went = self.basis.added_and_dropped(name, [day for day in days if sides[day].published.rows])
         question = Question(frames, attempt.number, sides, contract, came, went)
         with row_differences(question) as rows:
             moved = self.basis.upstream_moved(name, {day: pending[day].basis.upstream for day in question.replaced})

@@ -308,7 +308,7 @@ def _comparisons(joined: _Joined, question: Question, tallies: Mapping[dt.date, 
 def _slices(frames: Frames, pair: Pair, tallies: Mapping[dt.date, Row]) -> Slices:
     dataset, match = frames.dataset, pair.shape.match
     there = {*match, *pair.shape.columns}
-    columns = tuple(name for name in dataset.told_apart_by if name in there)
+    columns = tuple(name for name in dataset.difference_columns if name in there)
     if dataset.source is None:
         return Slices(match, columns, {}, None)
     staged = frames.staging(tallies)

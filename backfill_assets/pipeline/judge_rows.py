@@ -78,12 +78,12 @@ class Promises:
 
         The contract's promises about rows apply. In addition, a summed measure whose total must not move (neither the contract
         nor a blocking tolerance of the dataset allows it) may not move in any row: a correct total can hide wrong rows. If the
-        contract promises rows, which always blocks, the dataset's tolerances add columns only if `rows_change` itself blocks.
+        contract promises rows, which always blocks, the dataset's tolerances add columns only if `change_rows` itself blocks.
         """
         dataset, day, contract = self.dataset, self.day, self.contract
         named = {c: change for c, change in contract.expected_rows(day).items() if c in dataset.compared}
         pinned = {m for m in dataset.measures if contract.expected(m, day) == UNCHANGED}
-        if dataset.checks.rows_change.blocks or not named:
+        if dataset.checks.change_rows.blocks or not named:
             pinned |= {m for m in dataset.measures if contract.expected(m, day) is None and _must_stay(m, dataset)}
         exact = {m: UNCHANGED for m in dataset.compared if m in pinned and m not in named and dataset.measures[m].sum}
         return named | exact
@@ -196,7 +196,7 @@ def judge_keys(m: DayMeasurement, promises: Promises, rows: RowCounts | None) ->
         f"{{{ADDED}: …, {REMOVED}: …}} in a specification"
     )
     if all(name in dataset.columns for name in KEY_CHANGES):
-        remedy = "if it is meant, raise checks.row_count.tolerance or let checks.keys_change warn; a promise would name columns"
+        remedy = "if it is meant, raise checks.row_count.tolerance or let checks.change_keys warn; a promise would name columns"
     return CheckOutcome(passed, expected, found, number_of(limit, "row") if limit else "", "" if passed else remedy)
 
 

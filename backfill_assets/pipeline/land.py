@@ -223,7 +223,7 @@ class Landing(OnWarehouse):
         seen = {place: one.order for place, one in last.items()}
         self.ledger.add_deliveries(in_order(loaded.dataset, landed), seen)
         self._give_up(loaded, lost)
-        if outdated := self.read_otherwise(name, window):
+        if outdated := self.outdated_readings(name, window):
             again = read_again(spark, loaded, self.layout, outdated)
             self.ledger.change_deliveries(again, Deed.read, reason="source in dataset.yaml reads it differently now")
         now = self.ledger.deliveries(name, window)
@@ -305,7 +305,7 @@ class Landing(OnWarehouse):
         new |= {d.day for d in _read_otherwise(loaded.dataset, known)}
         return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
 
-    def read_otherwise(self, name: str, window: Days) -> tuple[Delivery, ...]:
+    def outdated_readings(self, name: str, window: Days) -> tuple[Delivery, ...]:
         """The deliveries in force of these delivery days that were not read as `dataset.yaml` declares them now."""
         dataset = self.datasets[name].dataset
         return () if dataset.source is None else _read_otherwise(dataset, self.ledger.deliveries(name, window))

@@ -29,7 +29,7 @@ from backfill_assets.pipeline.tables import (
     spark_type,
     with_declared_columns,
 )
-from backfill_assets.storage.files import remove, text_of, write_whole
+from backfill_assets.storage.files import remove, text_of, write_atomically
 from backfill_assets.storage.layout import Layout
 
 DATABASE: Final = "published"
@@ -85,7 +85,7 @@ class SparkPreviews(OnSpark):
         It shows the unit's `shadows` (folder to days) for these `days`, and the published table for all others.
         """
         # Noted first: a view without a note would never be dropped.
-        write_whole(self.layout.preview_note(dataset), unit)
+        write_atomically(self.layout.preview_note(dataset), unit)
         with self.opened("previews") as spark:
             return ensure_preview(spark, self.datasets[dataset], self.layout, unit, (days, shadows))
 

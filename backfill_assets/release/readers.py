@@ -148,7 +148,7 @@ class DayChange:
     """What one release did to one day; rows are None if they were not counted.
 
     `measures` holds all metrics except the rows, before and after, from the release's evidence; it is empty if that
-    evidence has been replaced since. `settlements` is the rollback that had put the day on hold; this publication ended
+    evidence has been replaced since. `ended_hold` is the rollback that had put the day on hold; this publication ended
     the hold unless a user had lifted it earlier.
     """
 
@@ -166,7 +166,7 @@ class DayChange:
     approved_by: str = ""
     undoes: str = ""
     unit: str = ""
-    settlements: str = ""
+    ended_hold: str = ""
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class History:
             if is_rollback(record):
                 rolled_back |= dict.fromkeys((c.day for c in own), record.manifest.release)
             elif record.manifest.kind is ReleaseKind.publish and record.manifest.release not in undone:
-                own = [replace(c, settlements=rolled_back.pop(c.day, "")) for c in own]
+                own = [replace(c, ended_hold=rolled_back.pop(c.day, "")) for c in own]
             changes = own + changes
         return tuple(changes)
 

@@ -35,7 +35,7 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write a file atomically and durably: completely or not at all.
 
     Raises:

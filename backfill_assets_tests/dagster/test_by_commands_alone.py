@@ -53,7 +53,9 @@ def test_a_supplier_who_sends_corrects_and_takes_back(shop: Shop) -> None:
 
     # What a daemon would launch is launched here.
     taken_out = shop.run("bash", "-euc", withdraws.replace("backfill refresh sales\n", ""))
-    assert f"sales {D2}: not built from the deliveries in force" in taken_out.stdout, taken_out.stdout + taken_out.stderr
+    assert f"sales {D2}: not built from the deliveries in force" in taken_out.stdout, (
+        taken_out.stdout + taken_out.stderr
+    )
     refuses(shop.launch("sales", D2), f"{D2} source_present: expected")
     assert shop.sees("sales") == [[D2, "1"], [D2, "2"]]
     restored = shop.run("bash", "-euc", restores)

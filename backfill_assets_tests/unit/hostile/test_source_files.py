@@ -222,9 +222,7 @@ def test_a_link_to_nothing_is_refused_by_name(
     (layout.sources / "trips" / "2024-01-01-a.csv").write_bytes(HEADER)
     (layout.sources / "trips" / "2024-01-01.csv").symlink_to(target)
     for one in (trips, spelled_out):
-        with pytest.raises(
-            SourceError, match=r"^trips/2024-01-01\.csv: it is a link whose target is missing"
-        ):
+        with pytest.raises(SourceError, match=r"^trips/2024-01-01\.csv: it is a link whose target is missing"):
             discover(one, layout, [DAY])
         assert discover(one, layout, [DAY + dt.timedelta(1)]) == ()
 
@@ -258,9 +256,7 @@ def test_what_the_file_system_does_not_let_one_look_at_is_refused_by_name(
     (layout.sources / "trips" / "2024-01-01.csv").symlink_to("x" * 300)
     for one in (trips, spelled_out, inside):
         for look in (discover, delivered_sizes):
-            with pytest.raises(
-                SourceError, match=r"^trips/.*: it cannot be read, or no longer \(File name too long\)"
-            ):
+            with pytest.raises(SourceError, match=r"^trips/.*: it cannot be read, or no longer \(File name too long\)"):
                 look(one, layout, [DAY])
     with pytest.raises(SourceError, match=r"^trips/.*/a: it cannot be read"):
         require_sources(inside, layout, tuple)

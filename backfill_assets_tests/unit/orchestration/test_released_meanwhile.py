@@ -53,24 +53,24 @@ def test_released_days_stand_until_a_delivery_a_file_or_somebody_elses_release_m
     observed.injected("after a release of two days: a late delivery, a new file, another release")
     pipeline = house.application.pipeline
     unit = house.released({D1: [1], D2: [2]})
-    assert all(pipeline.stands(unit, name, (D1, D2)) for name in BOTH)
+    assert all(pipeline.is_current(unit, name, (D1, D2)) for name in BOTH)
 
     house.world.ledger.add_deliveries(
         [Delivery("sales", D1, "late.csv", "f" * 64, 1, *[house.world.clock.now()] * 2, 1, 0)]
     )
-    assert not pipeline.stands(unit, "sales", (D1, D2))
-    assert pipeline.stands(unit, "sales", (D2,))
+    assert not pipeline.is_current(unit, "sales", (D1, D2))
+    assert pipeline.is_current(unit, "sales", (D2,))
 
     source = house.application.settings.sources / "x" / f"{D2}.csv"
     source.parent.mkdir()
     source.write_text("id,day,amount\n", encoding="utf-8")
-    assert not pipeline.stands(unit, "sales", (D2,))
+    assert not pipeline.is_current(unit, "sales", (D2,))
     source.unlink()
 
     house.released({D2: [3]})
-    assert not pipeline.stands(unit, "sales", (D2,))
-    assert not pipeline.stands(unit, "totals", (D2,))
-    assert pipeline.stands(unit, "totals", (D1,))
+    assert not pipeline.is_current(unit, "sales", (D2,))
+    assert not pipeline.is_current(unit, "totals", (D2,))
+    assert pipeline.is_current(unit, "totals", (D1,))
     observed.found("each moves the day that it touches and no other")
 
 

@@ -89,7 +89,7 @@ def keys_text(text: object) -> str:
 
 
 def test_a_promise_blocks_even_where_the_dataset_only_warns() -> None:
-    lenient: dict[str, Any] = {"keys_change": {"severity": "warn"}}
+    lenient: dict[str, Any] = {"change_keys": {"severity": "warn"}}
     assert not keys(RowCounts(added=1, removed=1), **lenient).refuses
     assert keys(RowCounts(added=1, removed=1), {"added": "unchanged"}, **lenient).refuses
 

@@ -67,7 +67,7 @@ def test_a_promise_of_rows_takes_the_place_of_the_sums() -> None:
 
 
 def test_a_promise_of_rows_blocks_whatever_the_dataset_says() -> None:
-    lenient = trips(checks={"rows_change": {"severity": "warn"}})
+    lenient = trips(checks={"change_rows": {"severity": "warn"}})
     assert not verdict("change_rows", GOOD, lenient, compared=changed(tip=1)).refuses
     promised = contract({"rows": {"seats": "unchanged"}})
     found = verdict("change_rows", GOOD, lenient, promised, changed(seats=1))
@@ -75,7 +75,7 @@ def test_a_promise_of_rows_blocks_whatever_the_dataset_says() -> None:
 
 
 def test_a_promise_of_one_column_makes_no_other_one_block() -> None:
-    lenient = trips(checks={"rows_change": {"severity": "warn"}})
+    lenient = trips(checks={"change_rows": {"severity": "warn"}})
     seats = contract({"rows": {"seats": "any"}})
     assert verdict("change_rows", GOOD, lenient, seats, changed(tip=1)).passed
     observed = verdict("change_columns", GOOD, lenient, seats, changed(tip=1))
@@ -117,7 +117,7 @@ def test_columns_that_nobody_speaks_of_are_told_without_blocking() -> None:
     assert "expected_row_change: {city: …} in a specification" in observed.note
     named = contract({"metrics": {"distinct_city": "any", "fare": "0% to 1%"}, "rows": {"seats": "any"}})
     assert verdict("change_columns", GOOD, trips(), named, all_of_them).passed
-    strict = trips(checks={"columns_change": {"severity": "error"}})
+    strict = trips(checks={"change_columns": {"severity": "error"}})
     assert verdict("change_columns", GOOD, strict, compared=all_of_them).refuses
 
 
@@ -175,7 +175,7 @@ def test_changed_rows_are_wanted_of_the_columns_behind_a_failure_on_the_days_tha
 
 def test_every_check_can_be_told_to_warn() -> None:
     checks = with_checks(schema_contract={"severity": "warn"}).checks
-    assert (checks.schema_contract.blocks, checks.rows_change.blocks, checks.columns_change.blocks) == (
+    assert (checks.schema_contract.blocks, checks.change_rows.blocks, checks.change_columns.blocks) == (
         False,
         True,
         False,

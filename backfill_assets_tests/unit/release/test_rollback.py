@@ -58,7 +58,7 @@ def test_a_later_publication_ends_the_holds_of_a_rollback_and_none_of_people(wor
     third = world.released({d: [3] for d in DAYS})
     assert world.ledger.holds("sales") == (audit,)
     assert world.open_unit({"sales": [day(0)]}, live=True)
-    found = {(c.release, c.day): c.settlements for c in History(world.ledger).of("sales") if c.settlements}
+    found = {(c.release, c.day): c.ended_hold for c in History(world.ledger).of("sales") if c.ended_hold}
     assert found == {(third, d): back for d in DAYS}
 
 

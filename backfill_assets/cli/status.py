@@ -128,8 +128,8 @@ def _show(found: Overview) -> None:
         say_held((held[name, day] for day in days if (name, day) in held), f"{built}; see: backfill deliveries {name}")
     about_units = ("unit", "days", "ready", "missing", "released by", "opened (UTC)", "by")
     table(about_units, [tuple(u.values()) for u in found["units"]], "Open units")
-    for blocker in found["not_loaded"]:
-        say(f"not loaded: {blocker}")
+    for problem in found["not_loaded"]:
+        say(f"not loaded: {problem}")
 
 
 def _dataset(application: Application, name: str, holds: Sequence[Hold]) -> dict[str, object]:

@@ -70,7 +70,7 @@ def _events(application: Application) -> Iterator[EventLog | Finding | None]:
         why = str(error).strip().splitlines()[-1:]
         said = without_secrets_of(os.environ, " ".join(why))
         what = f"Dagster's event log cannot be read ({type(error).__name__}: {said})"
-        yield Finding(FindingSeverity.error, what, "check its database and its dagster.yaml; the rest was examined")
+        yield Finding.error(what, "check its database and its dagster.yaml; the rest was examined")
         return
     with instance:
         yield DagsterEventLog(instance, application)

@@ -88,7 +88,7 @@ class Doctor(OnWarehouse):
             return
         if differing := self.data_releases.differing():
             what = f"the table data_releases is not what the ledger says of {len(differing)} releases, first {differing[0]}"
-            yield Finding(FindingSeverity.warning, what, RECONCILE, Repair(RepairKind.reconcile))
+            yield Finding.warning(what, RECONCILE, Repair(RepairKind.reconcile))
 
     def _published(self, name: str, stored: Sequence[StoredTable]) -> Iterator[Finding]:
         now, place = self.clock.now(), f"published/{name}"
@@ -124,9 +124,7 @@ def _examined(what: str, findings: Iterator[Finding]) -> Iterator[Finding]:
     try:
         yield from findings
     except (BackfillError, OSError) as error:
-        yield Finding(
-            FindingSeverity.error, f"{what} cannot be examined completely: {error}", "fix that, and run doctor again"
-        )
+        yield Finding.error(f"{what} cannot be examined completely: {error}", "fix that, and run doctor again")
 
 
 _LOG: Final = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.doctor.findings import RESTORE_FOLDER, RESTORE_LEDGER, Finding, FindingSeverity, Repair, RepairKind
+from backfill_assets.doctor.findings import RESTORE_FOLDER, RESTORE_LEDGER, Finding, Repair, RepairKind
 from backfill_assets.evidence.inputs import lost_days, surplus_days
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.storage.layout import ReportFolder
@@ -52,7 +52,7 @@ class FilesExam:
             if table.layer == Layer.staging and newest is not None and table.place != newest.place:
                 what = f"{table.place} holds rows of {table.dataset} with columns of an earlier staging model"
                 remedy = f"it is read only if the staging model gets them again; remove the folder {table.place}"
-                yield Finding(FindingSeverity.info, what, remedy)
+                yield Finding.info(what, remedy)
 
     def of_shadows(self, name: str, table: PublishedTable) -> Iterator[Finding]:
         """Shadow folders without a unit: scratch of a killed command, or of a unit that the ledger has lost."""
@@ -68,12 +68,10 @@ class FilesExam:
             if folder.startswith(_SCRATCH):
                 repair = Repair(RepairKind.files, f"published/{name}", name, paths=tuple(file.path for file in files))
                 killed = f"{what} is scratch of a backfill prove or diff-history that was killed"
-                yield Finding(FindingSeverity.info, killed, "run: backfill sweep", repair)
+                yield Finding.info(killed, "run: backfill sweep", repair)
             else:
                 remedy = f"if the ledger lost it: {RESTORE_LEDGER}; otherwise run: backfill sweep"
-                yield Finding(
-                    FindingSeverity.warning, f"{what} belongs to a unit that the ledger does not know", remedy
-                )
+                yield Finding.warning(f"{what} belongs to a unit that the ledger does not know", remedy)
 
     def of_evidence(self, tables: Mapping[str, PublishedTable]) -> Iterator[Finding]:
         """The shadow files behind the evidence of open units, and the logs of their shadows."""
@@ -84,9 +82,7 @@ class FilesExam:
                 if lost := tables[name].unreleasable(files):
                     days = format_days(f.day for f in lost)
                     what = f"{name} {days}: files that unit {unit.id} would release, or their shadow's log, are lost or altered"
-                    yield Finding(
-                        FindingSeverity.warning, f"{what}, first {lost[0].path}", f"run: backfill resume {unit.handle}"
-                    )
+                    yield Finding.warning(f"{what}, first {lost[0].path}", f"run: backfill resume {unit.handle}")
 
     def of_reports(self, reports: ReportFolder) -> Iterator[Finding]:
         """Reports of units that do not exist, and unfinished pages."""
@@ -94,36 +90,28 @@ class FilesExam:
         for unit in reports.units():
             if unit not in units:
                 what = f"there is a report of unit {unit}, which the ledger does not know"
-                yield Finding(
-                    FindingSeverity.warning,
-                    what,
-                    f"if the ledger lost it: {RESTORE_LEDGER}; otherwise remove the folder",
-                )
+                yield Finding.warning(what, f"if the ledger lost it: {RESTORE_LEDGER}; otherwise remove the folder")
         left = [file for file in reports.unfinished() if file.modified < self.settled]
         if left:
             repair = Repair(RepairKind.files, REPORTS, paths=tuple(file.path for file in left))
             what = f"{REPORTS}: {number_of(len(left), 'unfinished page')}, first {left[0].path}"
-            yield Finding(FindingSeverity.info, what, "remove them by hand", repair)
+            yield Finding.info(what, "remove them by hand", repair)
 
     def _log(self, table: StoredTable) -> Iterator[Finding]:
         for commit in table.damaged:
             newest = commit.version == table.version
             what = f"{table.place}: commit {commit.version} of its log {commit.problem}"
             repair = Repair(RepairKind.set_aside, table.place, table.dataset, paths=(str(commit.version),))
-            yield Finding(
-                FindingSeverity.error, what, RESTORE_FOLDER, repair if newest and self._may_go(table) else None
-            )
+            yield Finding.error(what, RESTORE_FOLDER, repair if newest and self._may_go(table) else None)
         if table.gaps:
             what = f"{table.place}: its log is missing the commits {', '.join(map(str, table.gaps[:5]))}"
-            yield Finding(FindingSeverity.error, what, RESTORE_FOLDER)
+            yield Finding.error(what, RESTORE_FOLDER)
         for version in table.torn_checkpoints:
             what = f"{table.place}: checkpoint {version} of its log cannot be read; its commits have all that was in it"
             repair = Repair(RepairKind.checkpoint, table.place, table.dataset, paths=(str(version),))
-            yield Finding(FindingSeverity.error, what, RESTORE_FOLDER, repair)
+            yield Finding.error(what, RESTORE_FOLDER, repair)
         if table.problem and not table.damaged and not table.gaps and not table.torn_checkpoints:
-            yield Finding(
-                FindingSeverity.error, f"{table.place}: its log cannot be read: {table.problem}", RESTORE_FOLDER
-            )
+            yield Finding.error(f"{table.place}: its log cannot be read: {table.problem}", RESTORE_FOLDER)
 
     def _may_go(self, table: StoredTable) -> bool:
         """Whether the newest commit may be set aside; of raw, only if the version before has all landed rows of the ledger."""
@@ -143,13 +131,11 @@ class FilesExam:
             known = any(day.inputs for day in staged.values())
             repair = Repair(RepairKind.stage, table.place, table.dataset) if known else None
             remedy = "launch staging of these days" if known else "these days are staged again when they are needed"
-            yield Finding(FindingSeverity.warning if known else FindingSeverity.info, what, remedy, repair)
+            yield (Finding.warning if known else Finding.info)(what, remedy, repair)
         elif table.layer == Layer.raw:
-            yield Finding(
-                FindingSeverity.error, what, "restore them from a backup: raw is the only copy of the deliveries"
-            )
+            yield Finding.error(what, "restore them from a backup: raw is the only copy of the deliveries")
         else:
-            yield Finding(FindingSeverity.error, what, RESTORE_FOLDER)
+            yield Finding.error(what, RESTORE_FOLDER)
 
     def _left(self, table: StoredTable, files: Sequence[StoredFile], what: str) -> Iterator[Finding]:
         left = [file for file in files if file.modified < self.settled]
@@ -159,9 +145,9 @@ class FilesExam:
             found = f"{table.place}: {len(left)} {what} ({size}) of a writer that was killed, first {left[0].path}"
             if files is table.orphans and table.set_aside:
                 remedy = f"a commit in _set_aside/{table.place} may name them; remove that folder when it is no longer needed"
-                yield Finding(FindingSeverity.info, found, remedy)
+                yield Finding.info(found, remedy)
             else:
-                yield Finding(FindingSeverity.info, found, "remove them by hand", repair)
+                yield Finding.info(found, "remove them by hand", repair)
 
     def _landed(self, table: StoredTable) -> Iterator[Finding]:
         if table.dataset not in self.datasets or table.damaged or table.problem:
@@ -171,12 +157,12 @@ class FilesExam:
         if missing:
             what = f"raw/{table.dataset} {format_days(missing)}: raw has fewer rows than the ledger says were landed"
             remedy = "launch raw of these days if their files are still there; otherwise restore raw from a backup"
-            yield Finding(FindingSeverity.error, what, f"{remedy} of the ledger's time, or later")
+            yield Finding.error(what, f"{remedy} of the ledger's time, or later")
         over = surplus_days(deliveries, table.rows)
         if over and table.written_at is not None and table.written_at < self.settled:
             what = f"raw/{table.dataset} {format_days(over)}: raw has rows that the ledger does not know as landed"
             remedy = "launch raw of these days if their files are still there; otherwise restore a newer ledger"
-            yield Finding(FindingSeverity.warning, what, f"{remedy}, or see docs/deliveries.md")
+            yield Finding.warning(what, f"{remedy}, or see docs/deliveries.md")
 
     def _deliveries(self, table: StoredTable) -> tuple[Delivery, ...]:
         return self.ledger.deliveries(table.dataset, {*self.days(table.dataset), *table.rows})

@@ -78,6 +78,21 @@ class Finding:
     remedy: str
     repair: Repair | None = None
 
+    @classmethod
+    def error(cls, what: str, remedy: str, repair: Repair | None = None) -> Finding:
+        """A finding that makes `backfill doctor` fail."""
+        return cls(FindingSeverity.error, what, remedy, repair)
+
+    @classmethod
+    def warning(cls, what: str, remedy: str, repair: Repair | None = None) -> Finding:
+        """A finding that needs attention, and harms no reader yet."""
+        return cls(FindingSeverity.warning, what, remedy, repair)
+
+    @classmethod
+    def info(cls, what: str, remedy: str, repair: Repair | None = None) -> Finding:
+        """A finding that only says what is left over."""
+        return cls(FindingSeverity.info, what, remedy, repair)
+
     def __str__(self) -> str:
         """One line for people."""
         automatic = f"--repair {self.repair}, or " if self.repair else ""

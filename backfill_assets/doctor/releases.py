@@ -22,7 +22,7 @@ from backfill_assets.core.unit import Lock, ReleaseRecord, UnitState
 from backfill_assets.delta.reading import LOG, SEALED
 from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.doctor.findings import RECONCILE, RESTORE_MANIFESTS, Finding, FindingSeverity, Repair, RepairKind
+from backfill_assets.doctor.findings import RECONCILE, RESTORE_MANIFESTS, Finding, Repair, RepairKind
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import taken_back, unit_or_none
 
@@ -80,27 +80,23 @@ class PublishedExam:
         release = record.manifest.release
         if record.state is ReleaseState.intent and self.busy:
             what = f"release {release} is being made by {self.busy.holder}"
-            yield Finding(
-                FindingSeverity.info,
-                what,
-                f"run doctor again: a dead holder loses its lock at {self.busy.until:%H:%M:%S} UTC",
+            yield Finding.info(
+                what, f"run doctor again: a dead holder loses its lock at {self.busy.until:%H:%M:%S} UTC"
             )
         elif record.state is ReleaseState.intent:
             what = f"release {release} is intended and not finished"
-            yield Finding(FindingSeverity.warning, what, RECONCILE, Repair(RepairKind.reconcile))
-        elif self._abandoned_but_committed(record):
+            yield Finding.warning(what, RECONCILE, Repair(RepairKind.reconcile))
+        elif self._committed_anyway(record):
             what = f"release {release} was given up in the ledger, but is in the Delta log of its table"
-            yield Finding(FindingSeverity.error, what, RECONCILE, Repair(RepairKind.reconcile))
+            yield Finding.error(what, RECONCILE, Repair(RepairKind.reconcile))
         elif record.state is ReleaseState.finalized and not self._committed(release):
             what = f"release {release} is finalized in the ledger, but not in the Delta log of its table"
             remedy = "the table was replaced or restored from a backup; restore the ledger of the same time"
             # Only if a repair itself took it out of the log, and nothing was committed after it.
             lost = record.version in self.stored.set_aside and self.table.version() == (record.version or 0) - 1
-            yield Finding(
-                FindingSeverity.error, what, remedy, self._repair(RepairKind.commit, record) if lost else None
-            )
+            yield Finding.error(what, remedy, self._repair(RepairKind.commit, record) if lost else None)
 
-    def _abandoned_but_committed(self, record: ReleaseRecord) -> bool:
+    def _committed_anyway(self, record: ReleaseRecord) -> bool:
         return record.state is ReleaseState.abandoned and record.manifest.release in self._hashes
 
     def _committed(self, release: str) -> bool:
@@ -111,53 +107,39 @@ class PublishedExam:
         for commit in self._commits:
             if commit.kind is CommitKind.foreign:
                 what = f"{self.name}: version {commit.version} ({commit.operation}, {commit.at:%Y-%m-%d %H:%M}) is no release"
-                yield Finding(
-                    FindingSeverity.warning, what, "find out who writes to the published table: only releases may"
-                )
+                yield Finding.warning(what, "find out who writes to the published table: only releases may")
             elif commit.kind is CommitKind.release and commit.release not in self._records:
                 what = f"release {commit.release} is in the Delta log of {self.name}, but not in the ledger"
                 known = self._manifests.get(commit.release)
                 repair = Repair(RepairKind.reconcile) if known is not None and known.hash == commit.manifest else None
-                yield Finding(
-                    FindingSeverity.error,
-                    what,
-                    RECONCILE if repair else f"{RESTORE_MANIFESTS}, then {RECONCILE}",
-                    repair,
-                )
+                yield Finding.error(what, RECONCILE if repair else f"{RESTORE_MANIFESTS}, then {RECONCILE}", repair)
             record = self._records.get(commit.release)
             if record is not None and record.manifest.hash != commit.manifest:
                 what = f"the manifest of release {commit.release} in the ledger is not the one that was committed"
-                yield Finding(
-                    FindingSeverity.error,
-                    what,
-                    "restore the ledger from a backup; the release cannot be rolled back by this manifest",
+                yield Finding.error(
+                    what, "restore the ledger from a backup; the release cannot be rolled back by this manifest"
                 )
             stored = self._manifests.get(commit.release)
             if stored is not None and stored.hash != commit.manifest:
                 what = f"the manifest of release {commit.release} on disk is not the one that was committed"
-                yield Finding(FindingSeverity.error, what, f"{RESTORE_MANIFESTS}; do not roll back from this one")
+                yield Finding.error(what, f"{RESTORE_MANIFESTS}; do not roll back from this one")
 
     def _manifest_findings(self) -> Iterator[Finding]:
         for release in self.stored.manifests:
             what = f"the manifest of release {release} of {self.name} cannot be read"
-            yield Finding(
-                FindingSeverity.error, what, RESTORE_MANIFESTS, self._manifest_repair(self._records.get(release))
-            )
+            yield Finding.error(what, RESTORE_MANIFESTS, self._manifest_repair(self._records.get(release)))
         if self.stored.manifests:
             return
         for record in self._true:
             if record.manifest.release not in self._manifests:
                 what = f"release {record.manifest.release} has no manifest beside its table"
-                yield Finding(
-                    FindingSeverity.warning,
-                    what,
-                    f"{RESTORE_MANIFESTS}; the ledger still has it",
-                    self._manifest_repair(record),
+                yield Finding.warning(
+                    what, f"{RESTORE_MANIFESTS}; the ledger still has it", self._manifest_repair(record)
                 )
         for release in self._manifests.keys() - self._records.keys() - self._hashes.keys():
             if self.table.committed(release) is not None:
                 what = f"release {release} has a manifest and a commit, but the ledger does not know it"
-                yield Finding(FindingSeverity.error, what, RECONCILE, Repair(RepairKind.reconcile))
+                yield Finding.error(what, RECONCILE, Repair(RepairKind.reconcile))
 
     def _manifest_repair(self, record: ReleaseRecord | None) -> Repair | None:
         """Write the ledger's manifest again if it is the committed one, or if the log no longer says which one was."""
@@ -171,9 +153,7 @@ class PublishedExam:
     def _contents(self) -> Iterator[Finding]:
         """Whether readers see the files of each day's last release; foreign commits are findings of their own."""
         oldest = min((c.version for c in self._commits), default=0)
-        unsettled = any(
-            r.state is ReleaseState.intent or self._abandoned_but_committed(r) for r in self._records.values()
-        )
+        unsettled = any(r.state is ReleaseState.intent or self._committed_anyway(r) for r in self._records.values())
         if unsettled or self.busy or any(c.kind is CommitKind.foreign for c in self._commits):
             return
         last: dict[dt.date, tuple[ReleaseRecord, tuple[DataFile, ...]]] = {}
@@ -188,10 +168,8 @@ class PublishedExam:
         if differing:
             days, releases = [day for day, _ in differing], sorted({release for _, release in differing})
             what = f"{self.name} {format_days(days)}: readers see other files than {', '.join(releases[:3])} brought"
-            yield Finding(
-                FindingSeverity.error,
-                what,
-                "the log was cut or replaced: restore it from a backup, or publish these days again",
+            yield Finding.error(
+                what, "the log was cut or replaced: restore it from a backup, or publish these days again"
             )
 
     def _files(self) -> Iterator[Finding]:
@@ -199,15 +177,13 @@ class PublishedExam:
         if lost:
             days = format_days(f.day for f in lost)
             what = f"{self.name} {days}: {len(lost)} files that readers see are gone or have another size, first {lost[0].path}"
-            yield Finding(
-                FindingSeverity.error, what, "restore them from a backup, or build and publish these days again"
-            )
+            yield Finding.error(what, "restore them from a backup, or build and publish these days again")
         for record in self._true:
             gone = self.table.missing_files(record.manifest.removed) if self._restorable(record) else ()
             if gone:
                 days = format_days(f.day for f in gone)
                 what = f"release {record.manifest.release} cannot be rolled back for {days}: files are gone"
-                yield Finding(FindingSeverity.warning, what, "restore them from a backup, or roll back other days only")
+                yield Finding.warning(what, "restore them from a backup, or roll back other days only")
 
     def _restorable(self, record: ReleaseRecord) -> bool:
         if record.manifest.kind is not ReleaseKind.publish or record.since is None:
@@ -233,4 +209,4 @@ class PublishedExam:
                         f"the shadow {folder} of {self.name} is published, but still a table that could be written to"
                     )
                     repair = Repair(RepairKind.seal, folder, self.name, record.manifest.unit)
-                    yield Finding(FindingSeverity.info, what, "publish its unit again, which seals it", repair)
+                    yield Finding.info(what, "publish its unit again, which seals it", repair)

@@ -12,16 +12,7 @@ from backfill_assets.campaign.state import Action, Campaign, JournalEntry
 from backfill_assets.core.days import format_days
 from backfill_assets.core.release import AHEAD, ReleaseKind, ReleaseState, is_ahead
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit, UnitState
-from backfill_assets.doctor.findings import (
-    LEDGER_ALTERED,
-    RECONCILE,
-    EventLog,
-    Finding,
-    FindingSeverity,
-    Repair,
-    RepairKind,
-    RunAtWork,
-)
+from backfill_assets.doctor.findings import LEDGER_ALTERED, RECONCILE, EventLog, Finding, Repair, RepairKind, RunAtWork
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.finish import is_rollback, taken_back
 
@@ -49,7 +40,7 @@ class WorkExam:
         for unit in self._open:
             if not unit.campaign and launch_of(unit) not in known and unit.id not in at_work:
                 what = f"unit {unit.id} claims its days, but its launch {launch_of(unit)} is no longer in Dagster"
-                yield Finding(FindingSeverity.warning, what, _how_to_continue(unit))
+                yield Finding.warning(what, _how_to_continue(unit))
 
     @property
     def launches(self) -> frozenset[str]:
@@ -72,27 +63,25 @@ class WorkExam:
                     "counts as running, but its lease is over"
                 )
                 repair = Repair(RepairKind.attempt, str(attempt.number), attempt.dataset, attempt.unit)
-                yield Finding(
-                    FindingSeverity.warning, what, "end its run if it still shows, and launch the days again", repair
-                )
+                yield Finding.warning(what, "end its run if it still shows, and launch the days again", repair)
 
     def _locks(self) -> Iterator[Finding]:
         for lock in self.ledger.locks():
             if lock.until < self.now:
                 what = f"the lock {lock.name} is left by {lock.holder}, whose lease ended at {lock.until:%Y-%m-%d %H:%M:%S} UTC"
                 remedy = "nothing: the next process that needs it takes it over"
-                yield Finding(FindingSeverity.info, what, remedy, Repair(RepairKind.lock, lock.name))
+                yield Finding.info(what, remedy, Repair(RepairKind.lock, lock.name))
 
     def _unit(self, unit: Unit) -> Iterator[Finding]:
         campaign = self._campaigns.get(unit.campaign)
         if unit.campaign and (campaign is None or campaign.unit != unit.id):
             what = f"unit {unit.id} claims its days for campaign {unit.campaign}, whose launch was not completed"
             remedy = f"complete it (backfill launch {unit.campaign}) or give it up (backfill discard {unit.id})"
-            yield Finding(FindingSeverity.warning, what, remedy)
+            yield Finding.warning(what, remedy)
         elif unit.opened_at <= self.old:
             what = f"unit {unit.id} of {unit.by} has been open since {unit.opened_at:%Y-%m-%d} and claims its days"
             remedy = f"publish it (backfill publish {unit.id}) or give it up (backfill discard {unit.id})"
-            yield Finding(FindingSeverity.info, what, remedy)
+            yield Finding.info(what, remedy)
 
     def _campaign(self, campaign: Campaign) -> Iterator[Finding]:
         if campaign.unit:
@@ -105,10 +94,10 @@ class WorkExam:
         noted = {entry.at for entry in journal if entry.action is Action.approved}
         for at in sorted(given - noted):
             what = f"campaign {campaign.id} has an approval of {at:%Y-%m-%d %H:%M:%S} UTC that is not in its journal"
-            yield Finding(FindingSeverity.error, what, LEDGER_ALTERED)
+            yield Finding.error(what, LEDGER_ALTERED)
         for at in sorted(noted - given):
             what = f"the journal of campaign {campaign.id} names an approval at {at:%Y-%m-%d %H:%M:%S} UTC that does not exist"
-            yield Finding(FindingSeverity.error, what, LEDGER_ALTERED)
+            yield Finding.error(what, LEDGER_ALTERED)
 
     def _names_of(self, campaign: Campaign, journal: Collection[JournalEntry]) -> Iterator[Finding]:
         records = self.ledger.releases(unit=campaign.unit)
@@ -117,10 +106,10 @@ class WorkExam:
         unsettled = {r.manifest.release for r in records if r.state is ReleaseState.intent}
         for release in sorted(_to_be_noted(records) - noted):
             what = f"release {release} is not in the journal of its campaign {campaign.id}"
-            yield Finding(FindingSeverity.warning, what, RECONCILE, Repair(RepairKind.reconcile))
+            yield Finding.warning(what, RECONCILE, Repair(RepairKind.reconcile))
         for release in sorted(noted - true - unsettled):
             what = f"the journal of campaign {campaign.id} names release {release}, not finalized in the ledger"
-            yield Finding(FindingSeverity.error, what, LEDGER_ALTERED)
+            yield Finding.error(what, LEDGER_ALTERED)
 
 
 def launch_of(unit: Unit) -> str:
@@ -198,7 +187,7 @@ class EventsExam:
             repair = Repair(RepairKind.report, release, name, unit, tuple(day.isoformat() for day in sorted(days)))
             # Publishing the unit of a rollback would undo the rollback.
             command = f"publish {unit}" if kind is ReleaseKind.publish else "doctor --repair"
-            yield Finding(FindingSeverity.warning, what, f"run: backfill {command}, which reports it again", repair)
+            yield Finding.warning(what, f"run: backfill {command}, which reports it again", repair)
         yield from _never_released(name, {day: release for day, release in shown.items() if day not in newest})
 
     def _reporting(self, record: ReleaseRecord) -> bool:
@@ -213,20 +202,15 @@ class EventsExam:
             what = (
                 f"run {run.id} shows as started, but the lease of its attempt {last.number} of {last.dataset} is lost"
             )
-            yield Finding(
-                FindingSeverity.warning,
-                what,
-                "terminate it in Dagster",
-                Repair(RepairKind.run, run.id, last.dataset, last.unit),
+            yield Finding.warning(
+                what, "terminate it in Dagster", Repair(RepairKind.run, run.id, last.dataset, last.unit)
             )
         elif run.ended_process is not None and not self._overdue(attempts):
             what = f"run {run.id} shows as started, but its process {run.ended_process} is gone"
-            yield Finding(
-                FindingSeverity.warning, what, "terminate it in Dagster", Repair(RepairKind.run, run.id, unit=run.unit)
-            )
+            yield Finding.warning(what, "terminate it in Dagster", Repair(RepairKind.run, run.id, unit=run.unit))
         elif not _alive(attempts) and run.started_at < self.settled:
             what = f"run {run.id} shows as started since {run.started_at:%Y-%m-%d %H:%M} UTC, and holds no lease"
-            yield Finding(FindingSeverity.warning, what, "terminate it in Dagster if its process is gone")
+            yield Finding.warning(what, "terminate it in Dagster if its process is gone")
 
     def _overdue(self, attempts: Sequence[Attempt]) -> bool:
         # An overdue attempt is a separate finding, whose repair also ends the run.
@@ -263,7 +247,7 @@ def _never_released(name: str, shown: Mapping[dt.date, str]) -> Iterator[Finding
         said = f"release {release}" if release else _NO_RELEASE
         what = f"Dagster shows {name} {format_days(days)} as published by {said}, but the ledger has no such release"
         remedy = "if the ledger lost it: backfill reconcile; otherwise wipe the materializations of these partitions in Dagster"
-        yield Finding(FindingSeverity.warning, what, remedy)
+        yield Finding.warning(what, remedy)
 
 
 _WRONG: Final = "that clock was ahead, or the one of this host is behind"
@@ -306,14 +290,10 @@ class ClockExam:
         true = [r for r in ahead if r.state is ReleaseState.finalized]
         if lasting := [r for r in true if r.corrected is None]:
             what = f"{self._names_of(lasting)}: no later release shows when it was made, so its rollback window does not end"
-            yield Finding(
-                FindingSeverity.warning,
-                what,
-                f"{_RIGHT}; the next release of any dataset is dated right and ends this",
-            )
+            yield Finding.warning(what, f"{_RIGHT}; the next release of any dataset is dated right and ends this")
         if ended := [r for r in true if r.corrected is not None]:
             what = f"{self._names_of(ended)}: counts as made by {ended[-1].since:%Y-%m-%d %H:%M} UTC, the time of the next release"
-            yield Finding(FindingSeverity.info, what, "nothing: later releases are dated right")
+            yield Finding.info(what, "nothing: later releases are dated right")
 
     def _names_of(self, releases: Collection[ReleaseRecord]) -> str:
         oldest = [*releases][-1].manifest
@@ -342,4 +322,4 @@ class ClockExam:
                 f"{len(found)} {kind} lie in the future, first {first.name} by {first.by} at {first.at:%Y-%m-%d %H:%M} UTC: "
                 f"{_WRONG}"
             )
-            yield Finding(FindingSeverity.warning, what, f"{_RIGHT}; {remedy}")
+            yield Finding.warning(what, f"{_RIGHT}; {remedy}")

@@ -118,9 +118,9 @@ class Reconcile(OnWarehouse):
     def _revive(self, datasets: Collection[str]) -> tuple[Settlement, ...]:
         """Settle releases that were abandoned although they are in the log: the log wins."""
         records = [r for name in datasets for r in self.ledger.releases(name, states={ReleaseState.abandoned})]
-        return self._settled_groups(self._groups(self._abandoned_but_committed(records)), _NO_WAIT)
+        return self._settled_groups(self._groups(self._committed_anyway(records)), _NO_WAIT)
 
-    def _abandoned_but_committed(self, records: Sequence[ReleaseRecord]) -> list[Manifest]:
+    def _committed_anyway(self, records: Sequence[ReleaseRecord]) -> list[Manifest]:
         return [r.manifest for r in records if r.state is ReleaseState.abandoned and self._in_log(r.manifest)]
 
     def _in_log(self, manifest: Manifest) -> bool:
@@ -202,7 +202,7 @@ class Reconcile(OnWarehouse):
 
     def _settle_group(self, records: Sequence[ReleaseRecord]) -> list[Settlement]:
         manifests, begun = [r.manifest for r in records], any(r.state is ReleaseState.intent for r in records)
-        if not begun and not self._abandoned_but_committed(records):
+        if not begun and not self._committed_anyway(records):
             return []
         for manifest in manifests:
             # Half a commit file, left by a power cut, makes the entire table unreadable.

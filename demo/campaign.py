@@ -25,7 +25,7 @@ from demo.campaign_specification import (
     drafting,
     replaced,
 )
-from demo.campaign_stage import Stage, tell
+from demo.campaign_stage import Stage, narrate
 from demo.campaign_work import build_history, pause_on_the_way, run_live_day
 from demo.daemon import running_daemon
 from demo.orders import generate_orders, land_orders
@@ -76,7 +76,7 @@ def run_campaign_demo(scale: float) -> None:
     stage = Stage(Application.from_env().settings.state / "demo-campaign")
     stage.set_up()
     story = _Story(stage, stage.folder / "tables")
-    with story.watch.stage("1. Order lines are delivered, day by day"):
+    with story.watch.stage("1. Deliver order lines day by day"):
         story.tables = generate_orders(stage.folder / "tables", scale)
         report = land_orders(stage.application.settings.sources, story.tables, FIRST, LAST)
         say(f"{report.rows:,} order lines of {FIRST}..{LAST} in {report.files} files of TPC-H, scale factor {scale:g}")
@@ -90,34 +90,32 @@ def run_campaign_demo(scale: float) -> None:
 
 
 def _play(story: _Story) -> None:
-    with story.watch.stage("2. The history as it was: a native backfill builds and publishes it, with a mistake in it"):
+    with story.watch.stage("2. A native backfill builds and publishes the history, with the mistake"):
         build_history(story.stage, _DAYS)
         story.before = story.published()
         story.stage.run("status")
-    with story.watch.stage("3. A specification is written, completed and checked"):
+    with story.watch.stage("3. Write, complete and check a specification"):
         _specify(story.stage)
-    with story.watch.stage("4. The model is corrected, and the campaign planned"):
-        tell("The first correction. Its author takes the tax off a revenue that has no tax in it any more:")
+    with story.watch.stage("4. Correct the model and plan the campaign"):
+        narrate("The first correction is wrong. It subtracts the tax from a revenue that is already without tax:")
         say(put_version(story.stage.datasets, Version.first_correction))
         story.stage.run("plan", f"backfills/{CAMPAIGN}.yaml", "--explain")
-    with story.watch.stage("5. Launched: the canaries fail, and the campaign stops by itself"):
+    with story.watch.stage("5. Launch: the canaries fail and stop the campaign"):
         story.stage.run("launch", CAMPAIGN, "--watch", refused=True)
         story.require(story.before, _DAYS, "what they showed before")
-    with story.watch.stage(
-        "6. The model is put right, and the campaign resumed; somebody needs the machine in between"
-    ):
+    with story.watch.stage("6. Fix the model and resume; pause in between"):
         _go_on(story)
-    with story.watch.stage("7. Looked at, approved, published"):
+    with story.watch.stage("7. Review, approve, publish"):
         _approve(story)
         _publish(story)
-    with story.watch.stage("8. Production goes on: the next day is published live"):
+    with story.watch.stage("8. The live pipeline publishes the next day"):
         land_orders(story.stage.application.settings.sources, story.tables, LIVE, LIVE)
         run_live_day(story.stage, LIVE)
         story.require(story.published(UPSTREAM), (*_DAYS, LIVE), "net revenue and margin without tax")
-    with story.watch.stage("9. Finance wants to wait: rolled back, and published again"):
+    with story.watch.stage("9. Roll back, because finance wants to wait, and publish again"):
         _roll_back(story)
         _publish_again(story)
-    with story.watch.stage("10. Watched and signed off; what the clean-up will take"):
+    with story.watch.stage("10. Watch, sign off, and list what the clean-up will delete"):
         _close(story)
 
 
@@ -127,10 +125,10 @@ def _specify(stage: Stage) -> None:
     draft = file.read_text(encoding="utf-8")
     text = completed(draft, stage.application.clock.now())
     file.write_text(text, encoding="utf-8")
-    tell("Completed by hand; one person plays all parts here, and a real campaign keeps `not_owner: true`:")
+    narrate("The draft, completed by hand. One person plays all parts here; a real campaign keeps `not_owner: true`:")
     say(difference(file.name, draft, text))
     stage.run("validate", f"backfills/{CAMPAIGN}.yaml", refused=True)
-    tell(f"A release of {DATASET} can be undone for 30 days, so that is what the campaign can ask for:")
+    narrate(f"A release of {DATASET} can be undone for 30 days, so the campaign cannot ask for more:")
     good = replaced(text, TOO_LONG, KEEP_FOR)
     file.write_text(good, encoding="utf-8")
     say(difference(file.name, text, good))
@@ -139,9 +137,9 @@ def _specify(stage: Stage) -> None:
 
 def _go_on(story: _Story) -> None:
     stage = story.stage
-    tell("The net revenue of the order lines is right already, so that it only has to be added up:")
+    narrate("The net revenue of each order line is already correct. The model only has to sum it:")
     say(put_version(stage.datasets, Version.today))
-    tell("What would run, and why:")
+    narrate("What would run, and why:")
     stage.run("resume", CAMPAIGN, "--explain")
     pause_on_the_way(stage)
     stage.run("set", CAMPAIGN, "partitions_per_batch=92", "--reason", "larger batches, now that the canaries are good")
@@ -151,7 +149,7 @@ def _go_on(story: _Story) -> None:
 
 def _approve(story: _Story) -> None:
     stage = story.stage
-    tell("Analysts and dashboards can try the result before anybody else sees it:")
+    narrate("Analysts and dashboards can try the result before readers see it:")
     stage.run("preview", CAMPAIGN)
     figures = "sum(net_revenue) AS net_revenue, sum(margin) AS margin, sum(lines) AS lines"
     stage.run(
@@ -159,7 +157,7 @@ def _approve(story: _Story) -> None:
         f"SELECT 'published' AS seen, {figures} FROM published.{DATASET} "
         f"UNION ALL SELECT 'preview', {figures} FROM preview.{DATASET}",
     )
-    tell("Nothing is published without approval, and an approval is for the evidence that was seen:")
+    narrate("Nothing is published without approval, and an approval names the evidence that was reviewed:")
     stage.run("publish", CAMPAIGN, refused=True)
     stage.run("approve", CAMPAIGN, "--by", APPROVER, "--evidence", _WRONG_HASH, refused=True)
     stage.run("approve", CAMPAIGN, "--by", APPROVER, "--evidence", story.evidence)
@@ -167,7 +165,7 @@ def _approve(story: _Story) -> None:
 
 def _publish(story: _Story) -> None:
     stage, why = story.stage, "finance closes the quarter today"
-    tell("The publish window is shut now:")
+    narrate("The publish window is closed now:")
     stage.run("publish", CAMPAIGN, refused=True)
     stage.run("publish", CAMPAIGN, "--outside-window", why, "--dry-run")
     stage.run("publish", CAMPAIGN, "--outside-window", why)
@@ -184,31 +182,31 @@ def _roll_back(story: _Story) -> None:
     stage.run("rollback", name, "--reason", "the auditors look at the old figures first")
     story.require(story.before, _DAYS, "what they showed before")
     story.require(story.published(UPSTREAM), (LIVE,), "net revenue and margin without tax")
-    tell("Who did what to a day:")
+    narrate("The history of a day:")
     stage.run("history", DATASET, "--day", str(FIRST))
 
 
 def _publish_again(story: _Story) -> None:
     stage = story.stage
-    tell("The rollback has withdrawn the approval; the evidence still holds, so that nothing is computed again:")
+    narrate("The rollback withdrew the approval. The evidence is still valid, so nothing is computed again:")
     stage.run("status", CAMPAIGN)
     stage.run("approve", CAMPAIGN, "--by", APPROVER, "--evidence", story.evidence, "--reason", "the auditors are done")
     stage.run("publish", CAMPAIGN, "--outside-window", "the auditors are done")
     story.require(story.published(UPSTREAM), (*_DAYS, LIVE), "net revenue and margin without tax")
-    tell(
-        "The rollback put its days on hold, so that no live run would publish them again; the publication has ended that:"
+    narrate(
+        "The rollback put its days on hold, so that no live run published them again. The publication ended the hold:"
     )
     stage.run("hold", "list", DATASET)
 
 
 def _close(story: _Story) -> None:
     stage = story.stage
-    tell("What those who read the table got out of it before, after and now:")
+    narrate("What the readers' queries returned before the release, after it, and now:")
     stage.run("watch-release", story.release)
     stage.run("sign-off", CAMPAIGN, "--reason", "finance's totals agree")
-    tell("The files of the old figures stay until the release cannot be rolled back any more, sign-off or not:")
+    narrate("The files of the old figures stay as long as the release can be rolled back, even after the sign-off:")
     stage.run("cleanup", CAMPAIGN, refused=True)
-    tell("That is as far as the story can go today. What the clean-up will take when the window has ended:")
+    narrate("The story ends here. When the rollback window has ended, the clean-up will delete:")
     stage.run("cleanup", CAMPAIGN, "--dry-run")
     stage.run("list")
 

@@ -133,7 +133,7 @@ class Stage:
         (self.folder / "environment.sh").write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
-def tell(text: str) -> None:
+def narrate(text: str) -> None:
     """A sentence of the story, with room above it."""
     console.print()
     say(text)

@@ -16,7 +16,7 @@ from backfill_assets.orchestration.backfills import Backfill, DagsterBackfills, 
 from backfill_assets.orchestration.names import keys_of, layers_of
 from demo.campaign_models import DATASET, UPSTREAM
 from demo.campaign_specification import CAMPAIGN, StoryError
-from demo.campaign_stage import Stage, show_command, tell
+from demo.campaign_stage import Stage, narrate, show_command
 from demo.follow import follow
 
 _LOOK_SECONDS = 0.5
@@ -62,12 +62,12 @@ def pause_on_the_way(stage: Stage) -> None:
             raise StoryError(f"the resumed campaign was not paused but ended; the log of the daemon: {stage.log}")
     finally:
         watching.kill()
-    tell("It was paused in a second terminal, with:")
+    narrate("The campaign was paused in a second terminal, with:")
     show_command("backfill", "pause", CAMPAIGN, "--reason", why)
     say(said.strip())
     with dg.DagsterInstance.get() as instance, console.status("its backfill leaves the run queue"):
         _wait_until_clear(DagsterBackfills(instance))
-    say("nothing of the campaign is in Dagster's run queue any more")
+    say("Dagster's run queue no longer holds a run of the campaign")
 
 
 def run_live_day(stage: Stage, day: dt.date) -> None:

@@ -204,7 +204,7 @@ def test_days_of_a_campaign_are_built_by_no_launch_but_its_own(house: House) -> 
 
 def test_what_is_built_from_days_without_evidence_says_how_to_go_on(house: House) -> None:
     _, unit = house.world.launched(TARGETS)
-    with pytest.raises(EvidenceError, match=f"go on with: backfill resume {NAME}"):
+    with pytest.raises(EvidenceError, match=f"or run: backfill resume {NAME}"):
         UpstreamPlaces(house.application.warehouse).of(unit, "totals", DAYS)
 
 

@@ -228,4 +228,4 @@ def _finish(story: _Story) -> None:
     seconds = [(name, f"{taken:.1f}") for name, taken in story.watch.stages.items()]
     table(("stage", "seconds"), seconds, "How long it took")
     story.require(expected, (*_DAYS, LIVE), "exactly the expected figures")
-    say(f"look around on your own in {story.stage.folder}, after: . ./environment.sh")
+    say(f"explore the installation in {story.stage.folder}, after: . ./environment.sh")

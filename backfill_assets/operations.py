@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -21,10 +21,14 @@ from backfill_assets.campaign.state import Campaign
 from backfill_assets.control.commands import Control
 from backfill_assets.control.planner import FrozenPlans
 from backfill_assets.core.days import checked_range, format_days, parse_days
-from backfill_assets.core.errors import RollbackError
+from backfill_assets.core.errors import ArgumentError, RollbackError
+from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord, Unit, shown_days
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.rollback import RolledBack
+
+_TEN_YEARS: Final = 10 * 365 * 24 * 60
+"""In minutes."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ PARAMETERS: Final[Mapping[str, str]] = {
     "evidence": "The hash of the evidence, as `backfill status` shows it; if the evidence has another hash now, this fails.",
     "file": "The specification, a YAML file under backfills/.",
     "first": "First day to put back; by default, the first of the release.",
+    "grace": "Keep files that are younger than this many minutes.",
     "include_rewritten": "Also put back days that were rewritten without a release; their newer rows are removed.",
     "last": "Last day to put back; by default, the last of the release.",
     "max_concurrency": "Batches that run at the same time; 0 leaves it unchanged.",
@@ -272,6 +277,18 @@ def prove(shell: Shell, target: str, *, partitions: str = "") -> Result:
     return Result(said, certificates, failed=not all(one.passed for one in certificates))
 
 
+def sweep(shell: Shell, *, grace: int = 60, dry_run: bool = False) -> Result:
+    """Remove shadow files that no reader, no release in its window and no open unit needs, and old staging files."""
+    if not 0 <= grace <= _TEN_YEARS:
+        raise ArgumentError(f"grace: {grace} minutes are outside 0..{_TEN_YEARS}; give a number between them")
+    sweeper = shell.application.sweep(timedelta(minutes=grace))
+    swept = sweeper.plan() if dry_run else sweeper.execute()
+    staging = {} if dry_run else shell.application.vacuum_staging()
+    lines = [one.listed("would go" if dry_run else "are gone") for one in swept]
+    lines += [f"{name}: {number_of(count, 'old staging file')} deleted" for name, count in staging.items() if count]
+    return Result(lines, swept)
+
+
 def warn_uncompared(shell: Shell, campaign: Campaign) -> None:
     """Warn if a change of the specification would go unnoticed."""
     if attention := uncompared(campaign):
@@ -328,4 +345,5 @@ OPERATIONS: Final = (
     Operation("prove", prove, command="prove"),
     Operation("campaign_sign_off", sign_off, command="sign-off"),
     Operation("campaign_cleanup", cleanup, command="cleanup"),
+    Operation("sweep", sweep, command="sweep"),
 )

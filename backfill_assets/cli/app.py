@@ -24,13 +24,13 @@ app.add_typer(status.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
     status.status, status.metrics, launches.deliveries, launches.withdraw, launches.reland,
     releases.path, doctor.sql, launches.resume, launches.refresh, status.discard, releases.releases, releases.publish,
-    releases.reconcile, releases.sweep, doctor.doctor, specifications.new, specifications.validate,
+    releases.reconcile, doctor.doctor, specifications.new, specifications.validate,
     campaigns.preview, campaigns.history, proof.diff_history, proof.report,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command()(command)
 _SHOWN: Mapping[str, Callable[..., None]] = {
-    "watch-release": campaigns.show_figures, "prove": proof.show_certificates, "cleanup": show_json,
+    "watch-release": campaigns.show_figures, "prove": proof.show_certificates, "cleanup": show_json, "sweep": show_json,
 }  # fmt: skip
 for operation in operations.OPERATIONS:
     if operation.command:

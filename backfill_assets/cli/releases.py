@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -14,12 +13,8 @@ from backfill_assets.cli.output import DryRun, Json, as_json, campaign_of, finis
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import CampaignError, EvidenceError
 from backfill_assets.core.release import restorable_until
-from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.dataset.definition import Publication
-
-_TEN_YEARS = 10 * 365 * 24 * 60
-"""In minutes."""
 
 
 def releases(
@@ -87,28 +82,6 @@ def reconcile() -> None:
     for line in done:
         say(str(line))
     say(f"{len(done)} settled" if done else "ledger and Delta logs agree")
-
-
-def sweep(
-    grace: Annotated[
-        int, typer.Option(help="Keep files that are younger than this many minutes.", min=0, max=_TEN_YEARS)
-    ] = 60,
-    dry_run: DryRun = False,
-    json: Json = False,
-) -> None:
-    """Remove shadow files that no reader, no release in its window and no open unit needs, and old staging files."""
-    application = Application.from_env()
-    sweeper = application.sweep(timedelta(minutes=grace))
-    swept = sweeper.plan() if dry_run else sweeper.execute()
-    staging = {} if dry_run else application.vacuum_staging()
-    if json:
-        as_json(swept)
-        return
-    for item in swept:
-        say(item.listed("would go" if dry_run else "are gone"))
-    for name, count in staging.items():
-        if count:
-            say(f"{name}: {number_of(count, 'old staging file')} deleted")
 
 
 def needs_approval(application: Application, unit: str) -> bool:

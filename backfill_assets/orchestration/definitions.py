@@ -81,7 +81,7 @@ def definitions_of(application: Application) -> dg.Definitions:
         jobs=[*operation_jobs(application), *(pipeline.job for pipeline in pipelines)],
         schedules=[
             *(pipeline.schedule for pipeline in pipelines if pipeline.schedule is not None),
-            sweep_schedule(application),
+            sweep_schedule(),
         ],
         sensors=[dead_workers(application), conduct_campaigns(application), late_deliveries(application, pipelines)],
         resources=resources,

@@ -1,4 +1,4 @@
-"""Jobs for users of the Dagster UI: one for each operation, and the sweep."""
+"""Jobs for users of the Dagster UI: one for each operation, and the schedule of the sweep."""
 
 from collections.abc import Mapping
 from datetime import date
@@ -11,7 +11,6 @@ import dagster as dg
 
 from backfill_assets.application import Application
 from backfill_assets.core.days import parse_day
-from backfill_assets.core.text import number_of
 from backfill_assets.operations import OPERATIONS, PARAMETERS, Operation, Shell
 from backfill_assets.orchestration.backfills import services_of
 from backfill_assets.orchestration.release_events import (
@@ -31,7 +30,7 @@ _TYPES: Mapping[object, Any] = {
 
 
 def operation_jobs(application: Application) -> list[dg.JobDefinition]:
-    """The jobs `campaign_plan`, `campaign_launch` … `release_rollback`, `campaign_cleanup`."""
+    """The jobs `campaign_plan`, `campaign_launch` … `campaign_cleanup`, `sweep`."""
     return [_job(application, operation) for operation in OPERATIONS]
 
 
@@ -93,26 +92,11 @@ def _report(
     report_outdated(context.instance, application, [done], ())
 
 
-def sweep_schedule(application: Application) -> dg.ScheduleDefinition:
-    """The job `sweep` and its daily schedule, which is off by default."""
-
-    @dg.op(name="sweep_files", out=dg.Out(dg.Nothing))
-    def sweep_files(context: dg.OpExecutionContext) -> None:
-        # Read again: what datasets keep may have been changed since this code location was loaded.
-        fresh = Application(application.settings)
-        for swept in fresh.sweep().execute():
-            context.log.info(swept.listed("are gone"))
-        for name, count in fresh.vacuum_staging().items():
-            context.log.info(f"{name}: {number_of(count, 'old staging file')} deleted")
-
-    @dg.job(name="sweep", executor_def=dg.in_process_executor)
-    def sweep() -> None:
-        """Remove files that are no longer needed, as `backfill sweep` does."""
-        sweep_files()
-
+def sweep_schedule() -> dg.ScheduleDefinition:
+    """The daily schedule of the job `sweep`, off by default."""
     return dg.ScheduleDefinition(
         name="daily_sweep",
-        job=sweep,
+        job_name="sweep",
         cron_schedule="30 5 * * *",
         execution_timezone="UTC",
         description="Removes files that no reader, no release in its window and no open unit needs.",

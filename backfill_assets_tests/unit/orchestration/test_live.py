@@ -142,7 +142,7 @@ def test_a_sweep_can_be_scheduled_and_is_off_at_first(application: Application) 
     definitions = definitions_of(application)
     schedule = definitions.resolve_schedule_def("daily_sweep")
     assert isinstance(schedule, dg.ScheduleDefinition)
-    assert (schedule.job.name, schedule.default_status) == ("sweep", dg.DefaultScheduleStatus.STOPPED)
+    assert (schedule.job_name, schedule.default_status) == ("sweep", dg.DefaultScheduleStatus.STOPPED)
     orphan = application.layout.published_path("rides") / "_shadow" / "u_gone" / "1" / "x.parquet"
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(b"x")

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.campaign.execution import Execution, is_of_speed
 from backfill_assets.control.approve import Approving
-from backfill_assets.control.figures import Workload
 from backfill_assets.control.planner import Planner
 from backfill_assets.control.publication import CampaignGuard, CampaignRelease
 from backfill_assets.control.sign_off import SignOff
@@ -295,11 +294,6 @@ class Application:
         """Turns specifications into frozen plans."""
         chunk = _ALL_DAYS if self.settings.chunk == "all" else self.settings.chunk
         return Planner(self.warehouse, self.basis, self.settings.cost_per_hour, chunk_days=chunk)
-
-    @cached_property
-    def workload(self) -> Workload:
-        """Sizes of what batches read."""
-        return Workload(self.warehouse)
 
     def session(self, tag: str, execution: Execution | None = None) -> AbstractContextManager[SparkSession]:
         """A Spark session, see `campaign_session`; raises the same errors."""

@@ -31,11 +31,9 @@ from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import LOCK_WAIT, UNIT_TAG, Attempt, AttemptState, UnitState, Work, shown_days
-from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.evidence.readiness import MOVED, Blocker, DayBlocker
-from backfill_assets.ledger.open import Ledger
 from backfill_assets.release.publish import Publisher
-from backfill_assets.system import Clock
+from backfill_assets.warehouse import OnWarehouse
 
 
 class LiveRuns(Protocol):
@@ -61,14 +59,10 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Gatekeeper:
+class Gatekeeper(OnWarehouse):
     """Asks the gate with the current state; knobs, phase and budget are read again each time."""
 
-    ledger: Ledger
-    catalog: Catalog
-    clock: Clock
     live: LiveRuns
-    workload: Workload
 
     def ask(self, campaign_id: str, batch: Batch | None = None) -> Decision:
         """Whether the campaign may start a batch (or any, if none is named) now.
@@ -117,7 +111,7 @@ class Gatekeeper:
         )
 
     def _bytes(self, batch: Batch) -> int:
-        return self.workload.bytes_read(batch.dataset, batch.days, batch.layer)
+        return Workload(self.warehouse).bytes_read(batch.dataset, batch.days, batch.layer)
 
 
 @dataclass(frozen=True)
@@ -177,11 +171,9 @@ class _Since:
 
 
 @dataclass(frozen=True)
-class Conductor:
+class Conductor(OnWarehouse):
     """Launches what is due, records what has passed, stops what has failed; every step is safe to repeat."""
 
-    ledger: Ledger
-    clock: Clock
     publisher: Publisher
     gatekeeper: Gatekeeper
     backfills: Backfills
@@ -293,7 +285,7 @@ class Conductor:
         planned = {dataset.name: dataset.layers for dataset in campaign.plan.datasets}
         wanted = {name for name, _ in missing}
         # Datasets that are built from a rebuilt one become stale: they are built as well.
-        wanted |= set(self.gatekeeper.catalog.downstream_of(wanted))
+        wanted |= set(self.catalog.downstream_of(wanted))
         names = [name for name in planned if name in wanted]
         days = self._with_followers({day for _, day in missing}, campaign, names)
         what = "canary" if campaign.step.kind is StepKind.canary else "day"
@@ -311,7 +303,7 @@ class Conductor:
 
     def _with_followers(self, days: set[dt.date], campaign: Campaign, names: Sequence[str]) -> tuple[dt.date, ...]:
         """The days, and the days of the campaign that look back at them."""
-        datasets = [self.gatekeeper.catalog.dataset(name).dataset for name in names]
+        datasets = [self.catalog.dataset(name).dataset for name in names]
         reach = max((u.lookback_days for d in datasets for above, u in d.upstream.items() if above in names), default=0)
         behind = {day + i * ONE_DAY for day in days for i in range(1, reach + 1)}
         return tuple(sorted(days | (behind & set(campaign.plan.days))))

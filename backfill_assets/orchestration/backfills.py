@@ -183,16 +183,10 @@ class Services:
 
 def services_of(application: Application, instance: dg.DagsterInstance, webserver: str = "") -> Services:
     """The use cases for an application and an instance; backfills are launched through `webserver`, if given."""
-    gatekeeper = Gatekeeper(
-        application.ledger,
-        application.catalog,
-        application.clock,
-        DagsterLiveRuns(instance),
-        application.workload,
-    )
+    gatekeeper = Gatekeeper(application.warehouse, DagsterLiveRuns(instance))
     backfills = DagsterBackfills(instance, webserver or os.environ.get(WEBSERVER, ""))
     notify = application.notifier.notify
-    conductor = Conductor(application.ledger, application.clock, application.publisher, gatekeeper, backfills, notify)
+    conductor = Conductor(application.warehouse, application.publisher, gatekeeper, backfills, notify)
     control = Control(application.warehouse, conductor, application.planner.plan, notify)
     standings = Standings(application.warehouse, application.publisher, gatekeeper, application.settings.roles or None)
     return Services(control, conductor, gatekeeper, standings)

@@ -16,7 +16,6 @@ from backfill_assets.campaign.state import Action, Admitted, Campaign, JournalEn
 from backfill_assets.control.approve import Approved, Approving, approved, current_evidence
 from backfill_assets.control.commands import Control
 from backfill_assets.control.conductor import Batch, Conductor, Gatekeeper
-from backfill_assets.control.figures import Workload
 from backfill_assets.control.publication import CampaignGuard, CampaignRelease
 from backfill_assets.control.sign_off import SignOff
 from backfill_assets.control.standing import Standings
@@ -157,15 +156,14 @@ class World:
 
     @property
     def gatekeeper(self) -> Gatekeeper:
-        own = self.warehouse()
-        return Gatekeeper(self.ledger, own.catalog, self.clock, LiveRunsOf(self.scheduler), Workload(own))
+        return Gatekeeper(self.warehouse(), LiveRunsOf(self.scheduler))
 
     @property
     def conductor(self) -> Conductor:
         def notify(_: Campaign, notice: Notice, text: str) -> None:
             self.notices.append((notice, text))
 
-        return Conductor(self.ledger, self.clock, self.campaign_publisher(), self.gatekeeper, self.scheduler, notify)
+        return Conductor(self.warehouse(), self.campaign_publisher(), self.gatekeeper, self.scheduler, notify)
 
     @property
     def control(self) -> Control:

@@ -306,7 +306,7 @@ def test_rows_that_nobody_knows_do_not_stand_in_for_those_that_raw_has_lost(kit:
     DeltaTable(kit.layout.raw_path("trips")).update(updates={"_source_file": "'trips/other.csv'"})
     assert application.pipeline.days_to_land("trips", (D1,)) == ()
     match = (
-        rf"raw has 0 rows of trips/{D1}.csv, and 2 were landed.* backfill reland trips --prefix trips/{D1}.csv --reason"
+        rf"raw has 0 rows of trips/{D1}.csv, but 2 were landed.* backfill reland trips --prefix trips/{D1}.csv --reason"
     )
     with pytest.raises(SourceError, match=match):
         application.pipeline.stage(kit.spark, "trips", (D1,))
@@ -325,7 +325,7 @@ def test_rows_that_nobody_knows_do_not_stand_in_for_those_that_raw_has_lost(kit:
     rows = DeltaTable(kit.layout.raw_path("trips")).to_pyarrow_table()
     write_deltalake(kit.layout.raw_path("trips"), rows, mode="append")
     shutil.rmtree(kit.layout.staging_path("trips"))
-    doubled = rf"raw has 4 rows of trips/{D1}.csv, and 2 were landed"
+    doubled = rf"raw has 4 rows of trips/{D1}.csv, but 2 were landed"
     with pytest.raises(SourceError, match=doubled):
         application.pipeline.stage(kit.spark, "trips", (D1,))
     # Another reading of them makes them no other number.
@@ -383,7 +383,7 @@ def test_raw_is_counted_and_read_at_one_version(kit: Kit) -> None:
     unmet = shutil.copytree(raw, raw.with_name("unmet"))
     assert read_days(kit.spark, unmet, DELIVERY_DAY, [D1], version=0).count() == counted.count() == 2
     shutil.rmtree(raw)
-    with pytest.raises(SourceError, match=rf"raw has 0 rows of trips/{D1}.csv, and 2 were landed"):
+    with pytest.raises(SourceError, match=rf"raw has 0 rows of trips/{D1}.csv, but 2 were landed"):
         read_in_force(kit.spark, loaded, kit.layout, [D1], force)
 
 

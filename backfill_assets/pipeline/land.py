@@ -215,8 +215,8 @@ class Landing(OnWarehouse):
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
         found = discover(loaded, self.layout, window)
-        missing = _missing(loaded.dataset, known, lost)
-        files = [_as_known(f, last) for f in found if _to_land(f, last, missing)]
+        again = _to_land_again(loaded.dataset, known, lost)
+        files = [_as_known(f, last) for f in found if _to_land(f, last, again)]
         # What was marked as lost is landed in full, whatever rows raw still has.
         rows = {d.content: d.rows if d.landings else sys.maxsize for d in known}
         landed = land(spark, loaded, self.layout, files, self.clock.now(), rows) if files else ()
@@ -224,8 +224,8 @@ class Landing(OnWarehouse):
         self.ledger.add_deliveries(in_order(loaded.dataset, landed), seen)
         self._give_up(loaded, lost)
         if outdated := self.outdated_readings(name, window):
-            again = read_again(spark, loaded, self.layout, outdated)
-            self.ledger.change_deliveries(again, Deed.read, reason="source in dataset.yaml reads it differently now")
+            counted = read_again(spark, loaded, self.layout, outdated)
+            self.ledger.change_deliveries(counted, Deed.read, reason="source in dataset.yaml reads it differently now")
         now = self.ledger.deliveries(name, window)
         return Landed(tuple(one for place, one in heads(now).items() if seen.get(place) != one.order), now)
 
@@ -275,10 +275,10 @@ class Landing(OnWarehouse):
         if stray := out_of_path(loaded.dataset, known):
             raise SourceError(_stray(loaded.dataset, stray))
         require_raw(loaded, self.layout, known)
-        if missing := [one for one in force if not one.landings]:
+        if lost := [one for one in force if not one.landings]:
             raise SourceError(
-                f"{missing[0].path}: it counts again, and raw has lost its rows; put the file back and launch raw of "
-                f"{missing[0].day}, or withdraw it"
+                f"{lost[0].path}: it counts again, and raw has lost its rows; put the file back and launch raw of "
+                f"{lost[0].day}, or withdraw it"
             )
         if any(one.reading != reading_of(loaded.dataset.landing) for one in force):
             raise SourceError(
@@ -300,15 +300,15 @@ class Landing(OnWarehouse):
         window = loaded.dataset.fact_delivery_days(days)
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
-        missing = _missing(loaded.dataset, known, lost)
-        new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, missing)}
-        new |= {d.day for d in _read_otherwise(loaded.dataset, known)}
+        again = _to_land_again(loaded.dataset, known, lost)
+        new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, again)}
+        new |= {d.day for d in _outdated(loaded.dataset, known)}
         return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
 
     def outdated_readings(self, name: str, window: Days) -> tuple[Delivery, ...]:
         """The deliveries in force of these delivery days that were not read as `dataset.yaml` declares them now."""
         dataset = self.datasets[name].dataset
-        return () if dataset.source is None else _read_otherwise(dataset, self.ledger.deliveries(name, window))
+        return () if dataset.source is None else _outdated(dataset, self.ledger.deliveries(name, window))
 
 
 def _stray(dataset: Dataset, deliveries: Sequence[Delivery]) -> str:
@@ -320,27 +320,27 @@ def _stray(dataset: Dataset, deliveries: Sequence[Delivery]) -> str:
     )
 
 
-def _read_otherwise(dataset: Dataset, known: Sequence[Delivery]) -> tuple[Delivery, ...]:
+def _outdated(dataset: Dataset, known: Sequence[Delivery]) -> tuple[Delivery, ...]:
     reading = reading_of(dataset.landing)
     return tuple(d for d in in_force(dataset, known) if d.landings and d.reading != reading)
 
 
-def _missing(dataset: Dataset, known: Sequence[Delivery], lost: frozenset[dt.date]) -> frozenset[Place]:
+def _to_land_again(dataset: Dataset, known: Sequence[Delivery], lost: frozenset[dt.date]) -> frozenset[Place]:
     """The places of deliveries whose rows raw may have lost, and of those in force that raw keeps in another form."""
     form = form_of(reading_of(dataset.landing))
     outdated = {place_of(d) for d in in_force(dataset, known) if form_of(d.reading) != form}
     return frozenset(outdated | {place_of(d) for d in known if d.day in lost})
 
 
-def _to_land(file: SourceFile, last: Mapping[Place, Delivery], missing: frozenset[Place]) -> bool:
-    """Whether a file is not the newest delivery at its path, or its rows are missing in raw."""
+def _to_land(file: SourceFile, last: Mapping[Place, Delivery], again: frozenset[Place]) -> bool:
+    """Whether a file is not the newest delivery at its path, or its place is among those to land `again`."""
     place = (file.day, file.path)
     head = last.get(place)
-    return head is None or head.fingerprint != file.fingerprint or not head.landings or place in missing
+    return head is None or head.fingerprint != file.fingerprint or not head.landings or place in again
 
 
 def _as_known(file: SourceFile, last: Mapping[Place, Delivery]) -> SourceFile:
-    """The file, with its old delivery time if it lands again because raw had lost it."""
+    """The file, with its old delivery time if its content is already the newest at its path."""
     head = last.get((file.day, file.path))
     if head is None or head.fingerprint != file.fingerprint:
         return file

@@ -193,7 +193,7 @@ class Settings(BaseModel):
     spark_idle: Annotated[timedelta, _duration] = Field(
         default=timedelta(minutes=30),
         description="BACKFILL_ASSETS_SPARK_IDLE: after how long without use the embedded server stops; a server that "
-        "still works for no client stops sooner.",
+        "still works without any client stops sooner.",
     )
     query_timeout: Annotated[timedelta, _duration] = Field(
         default=timedelta(minutes=30),
@@ -205,8 +205,8 @@ class Settings(BaseModel):
     )
     gate_wait: Annotated[timedelta, _duration] = Field(
         default=timedelta(minutes=1),
-        description="BACKFILL_ASSETS_GATE_WAIT: how long a campaign's run waits for a closed gate; then it ends, and what "
-        "is missing is launched again when the gate opens.",
+        description="BACKFILL_ASSETS_GATE_WAIT: how long a campaign's run waits for a closed gate to open; then it "
+        "ends, and what is missing is launched again when the gate opens.",
     )
     computes: dict[str, str] = Field(
         default_factory=dict,

@@ -30,7 +30,7 @@ scope:
 time_zone: {time_zone} # of all windows below
 
 execution:
-  partitions_per_batch: 7 # days in one Spark pass; days that have passed are never computed again
+  partitions_per_batch: 7 # days in one Spark pass; days whose checks passed are never computed again
   max_concurrency: 1
   pause_during_live_pipeline: true
   # min_progress: 1 batch per hour # a floor for when the live pipeline is always busy

@@ -321,7 +321,7 @@ class Execution(Part):
         WithJsonSchema({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}),
     ] = Field(default_factory=dict, description="Spark settings of this campaign's sessions only.")
     compute: Annotated[str, AfterValidator(_compute)] = Field(
-        default="", description="The <NAME> of a BACKFILL_ASSETS_SPARK_URL_<NAME>, for this campaign only."
+        default="", description="<NAME>, in lower case, of a BACKFILL_ASSETS_SPARK_URL_<NAME>, for this campaign only."
     )
 
     @field_validator("blackout_windows")

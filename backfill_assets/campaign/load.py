@@ -178,7 +178,7 @@ def _unknown_problem(
     key, dataset, subject = place
     if subject in known:
         return
-    what = "metric" if key == METRIC_CHANGE else "column outside its key"
+    what = "metric" if key == METRIC_CHANGE else "non-key column"
     close = difflib.get_close_matches(subject, known, n=1)
     hint = f"; did you mean {close[0]}? It has" if close else "; it has"
     path, there = _written(loaded, place), ", ".join(known) or "none"

@@ -224,7 +224,7 @@ class Specification(Part):
     def _leaves_an_approver(cls, approval: ApprovalRule, info: ValidationInfo) -> ApprovalRule:
         owner = info.data.get("owner")
         if approval.not_owner and approval.by and set(approval.by) == {owner}:
-            text = f"approval.not_owner: by names only the owner {owner!r}; name another user in by, or drop not_owner"
+            text = f"approval.not_owner: approval.by names only the owner {owner!r}; add another user or drop not_owner"
             raise MisfitError([(("not_owner",), text)])
         return approval
 

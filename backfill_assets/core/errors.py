@@ -73,7 +73,7 @@ class RollbackError(BackfillError):
 
 
 class LeaseLostError(BackfillError):
-    """Raised when a worker finds that another worker has taken its lease."""
+    """Raised when a worker no longer holds the lease of its attempt."""
 
 
 class LedgerError(BackfillError):

@@ -62,7 +62,7 @@ def in_one_line(error: object) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, truncated to `most` characters with an ellipsis."""
+    """The text; a longer one is truncated to `most` characters, the last of which is an ellipsis."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

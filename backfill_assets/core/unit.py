@@ -323,7 +323,7 @@ class ReleaseRecord:
 
     @property
     def since(self) -> dt.datetime | None:
-        """When it was committed, from which its rollback window counts; None before that."""
+        """When it was committed (corrected if wrong), which starts its rollback window; None before that."""
         return self.corrected or self.committed_at
 
 

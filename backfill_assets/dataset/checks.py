@@ -186,7 +186,7 @@ class NullShare(CheckConfig):
     # In a year of real flights, all days stay below 24 points except the two of a blizzard.
     max_rise: Percent = Field(
         default=Decimal("0.25"),
-        description="How far a column's share of nulls may rise, in percentage points.",
+        description="How far a column's share of nulls may rise, in percentage points, such as 25%.",
     )
 
 

@@ -229,7 +229,7 @@ def _golden_key_problems(dataset: Dataset, golden: Golden) -> Iterator[_Problem]
 
 def _golden_column_problems(dataset: Dataset, golden: Golden) -> Iterator[_Problem]:
     if golden.ours is None:
-        yield from _unknown(golden, dataset.columns, "not declared in columns; add it there, or set ours")
+        yield from _unknown(golden, dataset.columns, "not declared in the dataset's columns; add it there, or set ours")
     if golden.sql is None and golden.file is not None:
         yield from _unknown(golden, golden.file.columns, "not declared in file.columns; add it there, or set sql")
 

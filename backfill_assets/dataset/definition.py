@@ -35,7 +35,7 @@ class Column(Part):
     nullable: bool = True
     description: str = ""
     tolerance: Distance = Field(
-        default=Decimal(0), description="How far two numbers may differ and count as equal, row by row; 0 is exact."
+        default=Decimal(0), description="How far two numbers may differ and still be equal, row by row; 0 is exact."
     )
 
 
@@ -53,7 +53,7 @@ class Staging(Part):
     deduplicate: Deduplicate = Field(
         default=Deduplicate.latest_delivery,
         description="latest_delivery keeps for each key only the rows of its newest delivery, latest_file for each delivery day "
-        "only its complete newest file; with none, deliveries add up.",
+        "only its newest file, with all its rows; with none, deliveries add up.",
     )
 
 
@@ -158,7 +158,7 @@ class Dataset(Part):
         return self.compared | {name: OF_ROWS for name in KEY_CHANGES if name not in self.columns}
 
     @property
-    def difference_columns(self) -> tuple[str, ...]:
+    def dimension_columns(self) -> tuple[str, ...]:
         """The columns by whose values differences are grouped."""
         if self.dimensions is not None:
             return self.dimensions

@@ -76,7 +76,7 @@ def received(
 
     Content that is already the newest at its path changes only if raw had lost it or reads it differently. `known` has all
     deliveries of the days of `found`, which is in order. `seen` has each path's newest number when this landing looked: if
-    another landing was faster, its content stays the newest. `edge` is the dataset's newest delivery day and highest number.
+    another landing was faster, its content stays newest. `edge` is the newest day and number if `known` lacks days.
     """
     newest, highest = edge or (max((d.day for d in known), default=None), max((d.order for d in known), default=0))
     last, contents = dict(heads(known)), {d.content: d for d in known}

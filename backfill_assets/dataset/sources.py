@@ -258,7 +258,7 @@ def reading_of(source: Source) -> str:
 
 
 def form_of(reading: str) -> str:
-    """What raw keeps of a delivery with this reading; between readings of one form, raw has everything, without the source."""
+    """What raw keeps of a delivery with this reading: enough for every reading of the same form, without the source."""
     return reading.partition(" ")[0]
 
 

@@ -215,10 +215,10 @@ def _keys_that_came(question: Question) -> Iterator[DataFrame]:
 
 
 def _keys_that_went(question: Question) -> Iterator[DataFrame]:
-    """The staged rows of deliveries that no longer count: they are not in staging, but still in raw.
+    """The staging model's rows of deliveries that no longer count: they are not staged, but still in raw.
 
-    They only explain changes: deliveries that raw does not keep in full or in the current form are left out, and their missing
-    columns are null.
+    They only explain changes: deliveries that raw does not keep in full or in the current form are left out, and
+    columns that are missing in the others are null.
     """
     loaded, layout, source = question.frames.loaded, question.frames.layout, question.frames.dataset.source
     if source is None:
@@ -308,7 +308,7 @@ def _comparisons(joined: _Joined, question: Question, tallies: Mapping[dt.date, 
 def _slices(frames: Frames, pair: Pair, tallies: Mapping[dt.date, Row]) -> Slices:
     dataset, match = frames.dataset, pair.shape.match
     there = {*match, *pair.shape.columns}
-    columns = tuple(name for name in dataset.difference_columns if name in there)
+    columns = tuple(name for name in dataset.dimension_columns if name in there)
     if dataset.source is None:
         return Slices(match, columns, {}, None)
     staged = frames.staging(tallies)

@@ -185,7 +185,7 @@ def _check_names(found: tuple[str, ...], shown: str, declared: Files) -> None:
 
 
 def _check_keys(path: Path, shown: str, declared: Files) -> None:
-    """Refuse a file if no record has a required column: the column has another name there. Often one record is read."""
+    """Refuse a file if a required column is in none of its records: it has another name there. One is often enough."""
     missing = {name for name in declared.columns if name not in declared.optional}
     found: dict[str, None] = {}
     with _lines(path, shown, _LONGEST_RECORD) as lines:

@@ -196,7 +196,7 @@ def judge_keys(m: DayMeasurement, promises: Promises, rows: RowCounts | None) ->
         f"{{{ADDED}: …, {REMOVED}: …}} in a specification"
     )
     if all(name in dataset.columns for name in KEY_CHANGES):
-        remedy = "if it is meant, raise checks.row_count.tolerance or let checks.change_keys warn; a promise would name columns"
+        remedy = "to allow it, raise checks.row_count.tolerance or let checks.change_keys warn: added and removed are columns"
     return CheckOutcome(passed, expected, found, number_of(limit, "row") if limit else "", "" if passed else remedy)
 
 

@@ -44,7 +44,7 @@ def typed(text: Column, declared: str) -> Column:
         case T.IntegerType() | T.LongType():
             name = kind.simpleString()
             number = text.try_cast(name)
-            # Most values are plain digits, so try them first. A cast alone ignores control characters, such as a crash leaves.
+            # Plain digits first, which most are. A cast alone ignores control characters, such as a crash's zeros.
             plain = F.when(number.cast("string") == text, number)
             return F.coalesce(plain, _exact(text, 38, 0).try_cast(name))
         case T.DateType():

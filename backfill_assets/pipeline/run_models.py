@@ -132,7 +132,7 @@ def _active(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def _watched(spark: SparkSession, model: Model, tables: Mapping[str, DataFrame]) -> Iterator[None]:
-    """Refuse forbidden statements that a model executes in this thread; afterwards, restore the settings of every session."""
+    """Refuse forbidden statements that a model executes in this thread; afterwards, reset the session's settings."""
     from backfill_assets.spark.client import set_settings  # noqa: PLC0415 - as above
 
     client = cast("Any", spark).client

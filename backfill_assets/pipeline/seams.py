@@ -140,8 +140,8 @@ def null_rises(
     """The columns of each `built` day that are null more often than in the `published` version of the day.
 
     A day with nothing published is compared with the median of the days before it, and also of the days after it if fewer
-    than three are before; their files come from `built` or `around`. Columns without a null count in the log, such as those
-    after the thirty-second, are left out.
+    than three are before; their files come from `built`, else `around`, else `published`. Columns without a null count
+    in the log, such as those after the thirty-second, are left out.
     """
     near = {**published, **around, **built}
     return {day: tuple(_rises(columns, day, built, published, near)) for day in built}

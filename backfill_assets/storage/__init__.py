@@ -1,1 +1,1 @@
-"""Access to folders and files; no other package touches them."""
+"""Access to the folders and files of the warehouse; other packages reach its files only through this one."""

@@ -137,7 +137,7 @@ def size_of(path: str | Path) -> int:
 def altered(root: Path, sizes: Mapping[str, int], mark: bytes) -> frozenset[str]:
     """The paths below `root` without a regular file of the given size that begins and ends with `mark`.
 
-    A file behind a link counts as missing. Both ends are read because a disk can lose content and keep the size.
+    A file behind a link counts as missing. Only both ends are read; a disk that lost content can still know the size.
     """
     # Plain strings: with thousands of files, creating Path objects costs more than the checks.
     home = str(root.resolve())
@@ -222,8 +222,8 @@ def read_from(shown: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise SourceError(
-            f"{visible(shown)}: it cannot be read, or no longer ({error.strerror or error}); make its folders readable, deliver it "
-            "under a temporary name until it is complete, and launch again"
+            f"{visible(shown)}: it cannot be read, or is gone ({error.strerror or error}); make its folders readable, "
+            "deliver it under a temporary name until it is complete, and launch again"
         ) from error
 
 

@@ -137,7 +137,7 @@ JSON: Final = "review.json"
 
 @dataclass(frozen=True)
 class ReportFolder:
-    """The folder of reports; it may not exist."""
+    """The folder of reports; it does not have to exist."""
 
     folder: Path
 

@@ -391,12 +391,12 @@ def test_a_downstream_dataset_has_its_own_expected_changes(chain: Catalog) -> No
     [
         (
             "{fair: any}",
-            "expected_row_change.fair: trips has no column outside its key 'fair'; did you mean fare? It has fare, city",
+            "expected_row_change.fair: trips has no non-key column 'fair'; did you mean fare? It has fare, city",
         ),
         ("{city: -50%}", "expected_row_change.city: a string such as city cannot change by a percentage; write any or"),
         (
             "{totals: {tripz: any}}",
-            "expected_row_change.totals.tripz: totals has no column outside its key 'tripz'; did you mean trips",
+            "expected_row_change.totals.tripz: totals has no non-key column 'tripz'; did you mean trips",
         ),
         ("{nothing: {a: any}}", "expected_row_change.nothing: the scope has no such dataset; it has trips, totals"),
     ],

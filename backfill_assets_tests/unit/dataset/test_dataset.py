@@ -51,9 +51,9 @@ def test_all_columns_but_those_that_match_rows_are_compared_and_texts_and_boolea
     columns = PLAIN["columns"] | {"late": {"type": "boolean"}, "zone": {"type": "string"}, "at": {"type": "timestamp"}}
     found = dataset(columns=columns)
     assert list(found.compared) == ["fare", "city", "late", "zone", "at"]
-    assert found.difference_columns == ("late", "zone")
-    assert dataset(columns=columns, dimensions=["city", "trip"]).difference_columns == ("city", "trip")
-    assert dataset(dimensions=[]).difference_columns == ()
+    assert found.dimension_columns == ("late", "zone")
+    assert dataset(columns=columns, dimensions=["city", "trip"]).dimension_columns == ("city", "trip")
+    assert dataset(dimensions=[]).dimension_columns == ()
 
 
 @pytest.mark.parametrize(

@@ -49,14 +49,14 @@ def test_a_dataset_without_golden_sources_has_none(tmp_path: Path) -> None:
     [
         (f"{FILE}, key: [trip]", "golden.finance.key has no partition column 'trip_date'; rows are compared day by day"),
         (f"{FILE}, key: [trip_date, trip, trip]", "golden.finance.key names 'trip' twice; once is enough"),
-        (f"{FILE}, sql: SELECT 1, key: [trip_date, ride]", "names 'ride', which is not declared in columns"),
+        (f"{FILE}, sql: SELECT 1, key: [trip_date, ride]", "'ride', which is not declared in the dataset's columns"),
         (
             f"{FILE}, ours: SELECT * FROM trips, key: [trip_date, ride]",
             "golden.finance.key names 'ride', which is not declared in file.columns; add it there, or set sql",
         ),
         (
             f"{FILE}, key: [trip_date], columns: {{toll: {{}}}}, sql: SELECT 1",
-            "golden.finance.columns.toll: 'toll' is not declared in columns; add it there, or set ours",
+            "golden.finance.columns.toll: 'toll' is not declared in the dataset's columns; add it there, or set ours",
         ),
         (
             f"{FILE}, key: [trip_date], columns: {{trip_date: {{}}}}",

@@ -146,8 +146,8 @@ class RowCounts:
 
     `columns` counts by column the changed rows in which it differs (beyond its own tolerance); columns without a difference
     are left out. `beyond` counts by column the rows whose change is outside of what the contract promises about rows.
-    `explained_added` and `explained_removed` count the added and removed rows whose keys are in a delivery that the published
-    day was not built from.
+    `explained_added` and `explained_removed` count the added and removed rows whose keys came with a delivery that the
+    published day was not built from, or went with one that no longer counts.
     """
 
     added: int = 0

@@ -235,6 +235,6 @@ _HERE: Final = _IMPORT.co_filename
 
 
 def _comes_with_python(file: str) -> bool:
-    # A model never reads compiled files of the project: only Python's own are read from that folder.
+    # Below pycache_prefix a model reads only Python's own compiled files, never those of the project.
     folders = [*zoneinfo.TZPATH, *([sys.pycache_prefix] if sys.pycache_prefix is not None else [])]
     return is_installed(file) or any(Path(file).is_relative_to(folder) for folder in folders)

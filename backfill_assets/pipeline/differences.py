@@ -245,7 +245,7 @@ def _matched(pair: Pair, question: Question, bands: Bands, kept: ExitStack) -> t
     numbered = {day for day in days if measured[day].shadow.counts.get("duplicate_keys")}
     rows = _kept(_joined_rows(pair, days, numbered), kept)
     tallies = _tallies(rows, pair, bands)
-    # Duplicates only on the published side: the rows kept on both sides then count differently from each side.
+    # With duplicates only on the published side, the sides disagree on how many rows both have.
     uneven = {day for day in set(days) - numbered if not _is_even(tallies.get(day), measured[day])}
     if not uneven:
         return rows, tallies

@@ -90,10 +90,10 @@ def cells_of(lines: DataFrame, declared: Files, headers: Headers | None) -> Data
 
 
 def headline(path: Path, shown: str) -> bytes:
-    """The bytes of the first line of a text file that is not blank; empty if the file is empty.
+    """The bytes of the first line of a text file that is not blank; empty if there is none.
 
     Raises:
-        SourceError: the line is longer than 1 MiB, or the file cannot be read.
+        SourceError: the line does not end within the first MiB, or the file cannot be read.
     """
     with _lines(path, shown) as lines:
         return _first_line(lines, shown)

@@ -35,7 +35,7 @@ _NO_NUMBER: Final = "NaN hides the rows behind it: let the model write a number 
 def judge(dataset: Dataset, measured: DayMeasurement, contract: Contract, compared: Compared) -> tuple[Verdict, ...]:
     """Judge one day by all checks; samples are added later, by the code that reads rows.
 
-    A change that the contract promises always blocks; the dataset sets the severity of every other failure.
+    A change that the contract promises always blocks; other failures have the dataset's severity, but see `_in_force`.
     """
     verdicts, promises = [], Promises(dataset, measured.day, contract)
     for declared in checks_of(dataset):
@@ -142,7 +142,7 @@ def _not_empty(dataset: Dataset, m: DayMeasurement, contract: Contract) -> Check
     promised = bool(m.published.rows) and contract.expected(ROW_COUNT, m.day) is not None
     note = f"none of {number_of(rows, 'row')} is left; if such days are right: checks.not_empty: {{severity: warn}}"
     return CheckOutcome(
-        promised, "a row", found, note=f"{note}; the launch's contract expects it" if promised else note
+        promised, "a row", found, note=f"{note}; the launch's contract names row_count" if promised else note
     )
 
 

@@ -122,10 +122,10 @@ def _rows_of(
             "needed to read it as declared now. Put exactly this file back among the sources if it is gone, and launch raw of "
             "its day, or: backfill reland; or set source in dataset.yaml back to what it was"
         )
-    # Before anything is read: deliveries that do not count may have another form, or miss a column.
+    # Before anything is read: deliveries that do not count may have another form, or lack a column.
     frame = _of(those, frame)
     if not source.is_text:
-        # Nothing of these days has landed since they were declared. Cast by name: Spark would add a collation to a type object.
+        # Columns declared since these days landed are null. Cast by name: Spark would add a collation to a type object.
         missing = {
             name: F.lit(None).cast(spark_type(kind).simpleString())
             for name, kind in source.columns.items()

@@ -71,7 +71,7 @@ def _column_problems(dataset: Dataset) -> Iterator[_Problem]:
         if c in columns or c in AUDIT_COLUMNS:
             yield (
                 ("dropped_columns",),
-                f"dropped_columns names {c!r}, which is still a column of the table; do not name it here",
+                f"dropped_columns names {c!r}, which is still a column; remove it from columns or from here",
             )
 
 

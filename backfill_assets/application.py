@@ -174,7 +174,7 @@ class Application:
 
     @cached_property
     def delivery_commands(self) -> DeliveryCommands:
-        """Shows deliveries, excludes and includes them, reads them again."""
+        """Shows deliveries, withdraws and restores them, reads them again."""
         return DeliveryCommands(self.pipeline)
 
     @cached_property

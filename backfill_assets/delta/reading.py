@@ -300,7 +300,7 @@ def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[
         DeltaError: the folder has no complete Delta table.
     """
     table = DeltaTable(place)
-    # Adding or renaming a column changes only the metadata, but also what is read.
+    # Adding or renaming a column changes no file, but it changes what is read.
     known: tuple[object, ...] = (table.metadata().id, table.schema().to_json())
     if "deletionVectors" in (table.protocol().reader_features or ()):
         # A deletion vector removes rows from a file that keeps its name.

@@ -139,7 +139,7 @@ class StoredTables:
         try:
             return self._look(place, layer, dataset, root)
         except (OSError, ValueError) as error:
-            # An old commit that a checkpoint covers may be damaged in the middle of a line.
+            # A line before the last one of an old commit, which a checkpoint covers, may be damaged.
             return StoredTable(place, layer, dataset, problem=str(error))
 
     def _look(self, place: str, layer: str, dataset: str, root: Path) -> StoredTable:

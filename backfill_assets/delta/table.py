@@ -367,7 +367,7 @@ class PublishedTable:
         except StorageError as error:
             raise ReadBackError(
                 f"release {manifest.release}: it is committed, but the disk does not confirm it ({error.__cause__}); "
-                f"make {self._root} writable, and run: backfill reconcile"
+                f"check the disk of {self._root}, and run: backfill reconcile"
             ) from error
 
     def _read_back(self, manifest: Manifest, version: int, before: FilesByDay) -> None:

@@ -262,7 +262,7 @@ class CurrentBasis(OnWarehouse):
         return self.ledger.contents(dataset, {d: layout_digest(files) for d, files in active.items() if files})
 
     def supposed_upstream(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
-        """The same for the published upstreams, without reading rows, for quick checks; see `Contents.supposed`."""
+        """As `upstream` for published days, without reading rows, for quick checks; see `Contents.supposed`."""
         return self._upstream(dataset, days, self._published.supposed)
 
     def _upstream(self, dataset: str, days: Collection[dt.date], contents_of: _ContentsOf) -> Mapping[dt.date, str]:

@@ -144,7 +144,7 @@ class LateDeliveries(OnWarehouse):
     def _overtaken(
         self, dataset: Dataset, days: Collection[dt.date], known: Deliveries, active: _Active
     ) -> set[dt.date]:
-        """Days that were built from other deliveries, or in another order of them, than those in force now.
+        """Days that were built from other deliveries than those in force now, or from the same in another order.
 
         It compares deliveries, not times: a landing that began before a release may reach the ledger after it.
         """
@@ -174,7 +174,7 @@ class LateDeliveries(OnWarehouse):
         return next(group for group in self.catalog.groups if name in group)
 
     def _joined(self, claims: Mapping[str, Mapping[dt.date, str]]) -> set[tuple[dt.date, str]]:
-        """Days with the live units that a live run of the day resumes: a failed one, or one that corrects it."""
+        """Days with the live units that a live run of the day resumes: a failed one, or one that corrects the day."""
         claimed = {(day, unit) for found in claims.values() for day, unit in found.items()}
         units = {unit: self.ledger.unit(unit) for _, unit in claimed}
         return {

@@ -87,7 +87,7 @@ def blockers_of(
     if evidence.verdicts:
         # Without verdicts, the day has not been compared with the published day, so no change can matter.
         moved[Blocker.published_moved] = (evidence.basis.published, now.published)
-    blockers += [DayBlocker(dataset, date, blocker) for blocker, (then, today) in moved.items() if then != today]
+    blockers += [DayBlocker(dataset, date, reason) for reason, (then, today) in moved.items() if then != today]
     return tuple(blockers)
 
 
@@ -120,7 +120,7 @@ class Sanction:
 
 @dataclass(frozen=True)
 class Obstacles:
-    """What keeps a campaign with passing evidence from being released: `refusals`, and `later`, why it is too early."""
+    """What keeps a campaign with passing evidence from being released: `refusals`, and `later`, why not right now."""
 
     refusals: tuple[str, ...] = ()
     later: str = ""
@@ -287,8 +287,8 @@ def commands_for(
     if refused:
         return (*undo, discard) if unit.state is UnitState.open else tuple(undo)
     if not ready:
-        missing = Command("build only what is missing, failed or stale", f"backfill resume {unit.handle}")
-        return missing, discard
+        resume = Command("build only what is missing, failed or stale", f"backfill resume {unit.handle}")
+        return resume, discard
     found = [Command("approve", f"backfill approve {unit.campaign} --evidence {pending}")] if pending else []
     evidence = "" if unit.campaign else f" --evidence {ready}"
     found.append(Command("publish", f"backfill publish {unit.handle}{evidence}"))

@@ -89,8 +89,8 @@ class CampaignRows(Rows):
         _refuse_foreign_entry(campaign, entry)
         with self._database.write() as connection:
             before = _load_one(connection, campaign.id)
-            moved = _last(connection, campaign.id, _JOURNAL.c.phase)
-            require_phase(before, allowed, f"being {entry.action.value}", moved)
+            last = _last(connection, campaign.id, _JOURNAL.c.phase)
+            require_phase(before, allowed, f"being {entry.action.value}", last)
             if before.revision != campaign.revision:
                 raise CampaignError(
                     f"campaign {campaign.id} was changed in between ({_last(connection, campaign.id)}); "

@@ -87,8 +87,8 @@ class AfterRelease(OnWarehouse):
         """Report these releases; true if the table `data_releases` had to be written again."""
         try:
             self._journal([self.ledger.release(name) for name in releases])
-        except Exception as error:  # noqa: BLE001  # on any error: the release is final, and must not look as if it had failed
-            _warn(f"releases {', '.join(releases)} are final, but not in their campaign's journal", error)
+        except Exception as error:  # noqa: BLE001  # on any error: the release is made, and must not look failed
+            _warn(f"releases {', '.join(releases)} are finalized, but not in their campaign's journal", error)
         try:
             # A release seals the shadows that a preview of its unit reads.
             self.tidy()

@@ -86,7 +86,7 @@ class TablesAround:
 
 @dataclass(frozen=True)
 class Watch(OnWarehouse):
-    """Finds what a recomputation has touched in other tables; concurrent releases, landings and stagings do not count."""
+    """Finds changes of a dataset's tables during a recomputation, without releases, landings and stagings by others."""
 
     def look(self, name: str, recomputations: Recomputations) -> TablesAround:
         """The current layouts and ledger entries."""

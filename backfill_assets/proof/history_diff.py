@@ -123,7 +123,7 @@ def as_markdown(diff: HistoryDiff) -> str:
     if diff.same:
         lines += [f"Same code as the published days: {in_words([_code(name) for name in diff.same])}.", ""]
     if diff.new:
-        lines += [f"Nothing is published yet: {in_words([_code(name) for name in diff.new])}.", ""]
+        lines += [f"Not published yet: {in_words([_code(name) for name in diff.new])}.", ""]
     return _shortened("\n".join(lines))
 
 

@@ -21,7 +21,7 @@ Checkpoint = Callable[[str], None]
 """Called with the name of each completed step; crash tests end the process there."""
 
 After = Callable[[Sequence[str]], bool]
-"""Called with the names of releases that are now in force, once all locks are free; never raises.
+"""Called with the names of releases that are now finalized, once all locks are free; never raises.
 
 Returns True if it had to update a projection of the ledger.
 """

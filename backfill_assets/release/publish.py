@@ -96,7 +96,7 @@ class Publisher(OnWarehouse):
     def release(
         self, unit_id: str, *, evidence_hash: str | None = None, reason: str = ""
     ) -> Released | AlreadyReleased:
-        """Release the complete unit, or nothing; does nothing if it is already released.
+        """Release the complete unit, or nothing; the days of a unit that is already released stay as they are.
 
         `evidence_hash` is the approved evidence: the release accepts no other.
 
@@ -220,7 +220,7 @@ class Publisher(OnWarehouse):
                 versions[manifest.release] = table.commit(manifest, survey.versions[manifest.dataset])
                 self.checkpoint("commit")
         except ReadBackError:
-            # It may be committed, but the table could not be verified: a person has to look first.
+            # It is or may be committed, but the table could not be verified: a person has to look first.
             raise
         except Exception:
             self._take_back(versions, manifests)

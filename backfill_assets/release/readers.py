@@ -95,7 +95,7 @@ class Preview:
 
 
 def _shadows(evidence: Sequence[DayEvidence]) -> dict[str, list[dt.date]]:
-    """Where the days are staged; leaves out days without data, because their attempt may have no table."""
+    """The days by shadow folder; leaves out days without data, because their attempt may have no table."""
     places: dict[str, list[dt.date]] = {}
     for found in evidence:
         if found.shadow_files:

@@ -281,7 +281,7 @@ class Rollback(OnWarehouse):
 
     def _undoings(self, undone: Manifest) -> tuple[ReleaseRecord, ...]:
         """The finalized rollbacks of a release, newest first."""
-        # A rollback belongs to the unit that it undoes, and a unit has far fewer releases than a dataset.
+        # A rollback belongs to the unit of the release that it undoes; a unit has far fewer releases than a dataset.
         found = self.ledger.releases(unit=undone.unit, states={ReleaseState.finalized})
         return tuple(r for r in found if r.manifest.undoes == undone.release)
 

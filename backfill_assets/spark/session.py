@@ -35,7 +35,7 @@ from backfill_assets.spark.client import channel_builder, release_session, set_s
 from backfill_assets.spark.registration import Endpoint
 from backfill_assets.spark.server import SparkServer
 
-_MODELS_PROBLEM: Final = ("0A", "21", "22", "23", "42", "54", "P0")
+_DATA_PROBLEMS: Final = ("0A", "21", "22", "23", "42", "54", "P0")
 """Classes of SQLSTATE for problems of data and SQL; all others are problems of the engine."""
 _NO_ROOM: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """The system's messages for a write without room; Spark has them among the causes of its own errors."""
@@ -43,7 +43,7 @@ _NO_ROOM: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.E
 
 def is_of_data(error: PySparkException) -> bool:
     """Whether an error comes from data or SQL, not from the engine."""
-    return (error.getSqlState() or "").startswith(_MODELS_PROBLEM)
+    return (error.getSqlState() or "").startswith(_DATA_PROBLEMS)
 
 
 @contextmanager

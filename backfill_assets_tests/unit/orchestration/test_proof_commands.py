@@ -109,7 +109,7 @@ def test_history_is_compared_only_with_models_of_a_commit(house: House, tmp_path
         run("diff-history", "--models", "HEAD", "--out", str(tmp_path))
     assert "**Nothing changes.**" in text
     assert "Same code as the published days: `sales`." in text
-    assert "Nothing is published yet: `totals`." in text
+    assert "Not published yet: `totals`." in text
 
 
 @pytest.mark.usefixtures("engine")

@@ -95,8 +95,8 @@ def approved(
 
     The approvals of released days stay valid, even if the approver has left the role since.
 
-    A rollback withdraws the approvals of its days. A changed expected change or changed approval rules in the specification
-    withdraw those of all days. They have to be given again.
+    A rollback withdraws the approvals of its days; a resume with another `approval` or `validation` in the
+    specification withdraws those of all days. They have to be given again.
     """
     edges, campaign = withdrawn(ledger.releases(unit=unit.id)), ledger.campaign_of(unit.id)
     every = given = ledger.approvals(unit.id)
@@ -105,7 +105,7 @@ def approved(
         given = tuple(one for one in every if may_approve(rule, one, own, roles))
     void = tuple(dict.fromkeys(signature(one) for one in every if one not in given))
     if campaign is not None:
-        ruled = _rules_changed(ledger.journal(campaign.id))
+        ruled = _last_rule_change(ledger.journal(campaign.id))
         given = tuple(one for one in given if one.after_entry >= ruled)
     left = unapproved(evidence, given, edges)
     standing = {day: e for day, e in evidence.items() if day not in left}
@@ -123,7 +123,7 @@ def withdrawn(records: Iterable[ReleaseRecord]) -> Mapping[DatasetDay, int]:
     return edges
 
 
-def _rules_changed(journal: Iterable[JournalEntry]) -> int:
+def _last_rule_change(journal: Iterable[JournalEntry]) -> int:
     """The number of the last resume entry that changed the rules for approvals; 0 if the first ones still apply."""
     return max((e.number for e in journal if e.action is Action.resumed and _RULES & set(e.changed)), default=0)
 
@@ -149,7 +149,7 @@ class Approving(OnWarehouse):
         """Approve what waits for approval; `evidence` is its hash, `by` the name or role that the user approves as.
 
         Raises:
-            CampaignError: there is no such campaign, or it is in no phase to be approved.
+            CampaignError: there is no such campaign, or it is not in a phase in which it can be approved.
             EvidenceError: evidence is missing, failed or stale; names days and remedy.
             ApprovalError: the user may not approve it, its code or specification has changed since the plan, the certificate
                 that the specification requires is missing, the hash differs, or nothing waits for approval (any more: if two
@@ -167,8 +167,8 @@ class Approving(OnWarehouse):
         # One approval at a time: the second of two would approve what is already approved.
         with self.ledger.lock(f"approve:{unit.id}", LOCK_WAIT):
             found = current_evidence(self.ledger, unit)
-            if missing := uncertified(campaign, unit, certificates_of(self.ledger, unit.id, found)):
-                raise ApprovalError(f"campaign {campaign.id}: {missing}")
+            if why := uncertified(campaign, unit, certificates_of(self.ledger, unit.id, found)):
+                raise ApprovalError(f"campaign {campaign.id}: {why}")
             waiting = approved(self.ledger, unit, found, self.roles)
             self._require_hash(campaign, waiting, evidence)
             days = {day: found[day].hash for day in waiting.unapproved}

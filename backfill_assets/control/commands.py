@@ -11,7 +11,7 @@ from backfill_assets.campaign.load import drift_of, load_specification
 from backfill_assets.campaign.plan import Days, Plan, StepKind
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.campaign.state import CHANGED, WORKING, Action, Campaign, JournalEntry, Phase, require_phase
-from backfill_assets.control.conductor import Conductor, Notification
+from backfill_assets.control.conductor import Conductor, Notify
 from backfill_assets.control.planner import refuse_claimed
 from backfill_assets.core.errors import CampaignError, SpecificationError
 from backfill_assets.core.unit import LOCK_WAIT, OPENED_BY, Launch, ReleaseMode, Unit, UnitState
@@ -36,7 +36,7 @@ class Control(OnWarehouse):
 
     conductor: Conductor
     make_plan: Callable[[Specification, Days | None], Plan]
-    notify: Notification
+    notify: Notify
 
     def launch(self, campaign_id: str, *, canary_only: bool = False) -> Campaign:
         """Announce the campaign, open its unit, which claims the days, and launch the canaries or all days.
@@ -94,8 +94,8 @@ class Control(OnWarehouse):
             raise CampaignError(f"campaign {campaign_id} is {campaign.phase.value}: its backfill is still running")
         changed = self._replanned(campaign)
         changed = replace(changed, phase=Phase.running, canary_only=False)
-        missing = {blocker.day for blocker in self.conductor.blockers(changed)}
-        if missing & set(changed.plan.canaries):
+        blocked = {blocker.day for blocker in self.conductor.blockers(changed)}
+        if blocked & set(changed.plan.canaries):
             changed = replace(changed, phase=Phase.canary)
         entry = self._entry(campaign, Action.resumed, reason, **_moved(campaign, changed))
         self.ledger.change_campaign(changed, _RESUMABLE, entry)

@@ -148,7 +148,7 @@ class Backfills(Protocol):
         ...
 
 
-Notification = Callable[[Campaign, Notice, str], None]
+Notify = Callable[[Campaign, Notice, str], None]
 """Sends a notice if the specification asks for it; never fails."""
 
 _RESTS = frozenset({Action.validated, Action.stale})
@@ -177,7 +177,7 @@ class Conductor(OnWarehouse):
     publisher: Publisher
     gatekeeper: Gatekeeper
     backfills: Backfills
-    notify: Notification
+    notify: Notify
 
     def waiting(self) -> tuple[str, ...]:
         """The launched campaigns with an open unit: those that may have a next step."""
@@ -234,14 +234,14 @@ class Conductor(OnWarehouse):
             # A user has to look at what goes stale from here on, and to resume.
             return ""
         blockers = self.blockers(campaign)
-        missing = [blocker for blocker in blockers if blocker.reason not in MOVED]
-        if not blockers or (since.ended and not missing and campaign.step.kind is StepKind.canary):
+        unpassed = [blocker for blocker in blockers if blocker.reason not in MOVED]
+        if not blockers or (since.ended and not unpassed and campaign.step.kind is StepKind.canary):
             return self._passed(campaign)
         if isinstance(decision, Halts):
             return self._stop(campaign, decision.reason)
-        if since.ended and (why := self._why_ended(campaign, missing, since)):
+        if since.ended and (why := self._why_ended(campaign, unpassed, since)):
             return self._stop(campaign, why)
-        if since.ended and not missing:
+        if since.ended and not unpassed:
             return self._stale(campaign, blockers)
         return self._launch(campaign, blockers) if isinstance(decision, Admitted) else ""
 
@@ -281,13 +281,13 @@ class Conductor(OnWarehouse):
         return text
 
     def _launch(self, campaign: Campaign, blockers: Sequence[DayBlocker]) -> str:
-        missing = {(blocker.dataset, blocker.day) for blocker in blockers}
+        blocked = {(blocker.dataset, blocker.day) for blocker in blockers}
         planned = {dataset.name: dataset.layers for dataset in campaign.plan.datasets}
-        wanted = {name for name, _ in missing}
+        wanted = {name for name, _ in blocked}
         # Datasets that are built from a rebuilt one become stale: they are built as well.
         wanted |= set(self.catalog.downstream_of(wanted))
         names = [name for name in planned if name in wanted]
-        days = self._with_followers({day for _, day in missing}, campaign, names)
+        days = self._with_followers({day for _, day in blocked}, campaign, names)
         what = "canary" if campaign.step.kind is StepKind.canary else "day"
         request = BackfillRequest(
             layers={name: planned[name] for name in names},
@@ -326,17 +326,17 @@ class Conductor(OnWarehouse):
             else ""
         )
 
-    def _why_ended(self, campaign: Campaign, missing: Sequence[DayBlocker], since: _Since) -> str:
+    def _why_ended(self, campaign: Campaign, unpassed: Sequence[DayBlocker], since: _Since) -> str:
         """Why the ended backfill must not be launched again; empty if only the gate was closed."""
-        failed = [blocker for blocker in missing if blocker.reason is Blocker.failed]
+        failed = [blocker for blocker in unpassed if blocker.reason is Blocker.failed]
         if failed:
             days = {(blocker.dataset, blocker.day) for blocker in failed}
             return f"{number_of(len(days), 'day')} failed checks: {shown_days(days)}. First: {failed[0].detail}"
         reason = self.backfills.failure(campaign.id, but=since.waits)
-        if reason or since.waits or not missing:
+        if reason or since.waits or not unpassed:
             return reason
-        days = {(blocker.dataset, blocker.day) for blocker in missing}
-        return f"its backfill ended, but {shown_days(days)} still have no evidence (was it cancelled in Dagster?)"
+        days = {(blocker.dataset, blocker.day) for blocker in unpassed}
+        return f"its backfill ended, but {shown_days(days)} still need new evidence (was it cancelled in Dagster?)"
 
     def _stale(self, campaign: Campaign, blockers: Sequence[DayBlocker]) -> str:
         days = shown_days({(blocker.dataset, blocker.day) for blocker in blockers})

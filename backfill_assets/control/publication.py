@@ -41,9 +41,9 @@ class CampaignGuard(OnWarehouse):
         """What the release records about its campaign.
 
         Raises:
-            ApprovalError: the campaign is in no phase to be released, its code or specification has changed, its unit is not
-                what the specification says, it has no certificate that this requires, it is not approved, or the publish
-                window is closed.
+            ApprovalError: the campaign cannot be released in its phase, its code or specification has changed, its unit
+                is not what the specification says, a required certificate is missing, it is not approved, or the
+                publish window is closed.
             RollbackError: the release could not be rolled back for as long as the specification asks.
         """
         campaign = self.ledger.campaign_of(survey.unit.id)
@@ -107,8 +107,8 @@ class CampaignGuard(OnWarehouse):
         return ApprovalError(f"campaign {campaign.id}: {moved}") if moved else None
 
     def _certificate(self, campaign: Campaign, survey: Survey) -> ApprovalError | None:
-        missing = uncertified(campaign, survey.unit, certificates_of(self.ledger, survey.unit.id, survey.evidence))
-        return ApprovalError(f"campaign {campaign.id}: {missing}") if missing else None
+        why = uncertified(campaign, survey.unit, certificates_of(self.ledger, survey.unit.id, survey.evidence))
+        return ApprovalError(f"campaign {campaign.id}: {why}") if why else None
 
     def _approval(self, campaign: Campaign, survey: Survey) -> ApprovalError | None:
         rule = campaign.specification.approval
@@ -299,7 +299,7 @@ class CampaignRelease(OnWarehouse):
 
         Raises:
             CampaignError: there is no such campaign, it was never launched, or it was given up.
-            ApprovalError: it is not approved, stopped, finished, or the publish window is closed.
+            ApprovalError: it is stopped, finished or not approved, or the publish window is closed.
             RollbackError: it could not be rolled back for as long as its specification asks.
             EvidenceError: evidence is missing, failed or stale.
             PreconditionError: a table or shadow is not what the release needs.

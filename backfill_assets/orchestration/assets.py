@@ -44,7 +44,7 @@ SHADOW_CONFIG = {
     "expected_change": dg.Field(
         dg.Any,
         is_required=False,
-        description="What must change and by how much: {row_count: -50%}, {metrics: …, rows: …}, or a list with days.",
+        description="The expected change: {row_count: -50%}, {metrics: …, rows: …}, or a list of these with days.",
     )
 }
 

@@ -92,10 +92,10 @@ def in_batches(
         return
     if application.ledger.unit(application.ledger.campaign(gate.campaign).unit).state is not UnitState.open:
         return
-    missing = pipeline.days_to_land if batch.layer == Layer.raw else pipeline.days_to_stage
+    days_to_do = pipeline.days_to_land if batch.layer == Layer.raw else pipeline.days_to_stage
     while days:
         now, days = gate.cut(days)
-        todo = missing(batch.dataset, now)
+        todo = days_to_do(batch.dataset, now)
         if not todo:
             continue
         attempt = gate.wait(replace(batch, days=todo))
@@ -106,7 +106,7 @@ def in_batches(
 
 
 def build(context: dg.AssetExecutionContext, application: Application, unit: Unit, name: str, days: Days) -> Days:
-    """Build and check the days without passing, current evidence in the unit, batch by batch; the days that were built.
+    """Build and check the days without passing, current evidence in the unit, batch by batch; returns the built days.
 
     A campaign's batches pass its gate, and stop the campaign if a check fails. Any other launch is one batch of all its
     days without a gate; its check step, which Dagster may repeat alone, fails by what the batch has found.

@@ -99,7 +99,7 @@ def how_to_go_on(unit: Unit, by_hand: str) -> str:
     """What to do once checks have failed; `by_hand` is what to materialize if no campaign does it."""
     again = f"Correct the cause, then relaunch only what is missing, with:\n    backfill resume {unit.handle}\n"
     if unit.campaign:
-        return f"{again}(if the change is intended, declare it in its specification: validation.expected_change)"
+        return f"{again}(if the change is intended, declare it in the specification: validation.expected_change)"
     return (
         f"{again}(if the change is intended, declare it with --expected-change), or in the UI: materialize {by_hand}. "
         "('Retry failed' in the UI would launch only the release, which refuses days without passing evidence.)"

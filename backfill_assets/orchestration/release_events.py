@@ -70,7 +70,7 @@ def report_downstream(
     changed: Mapping[str, Collection[dt.date]],
     but: Collection[DatasetDay] = (),
 ) -> None:
-    """Report to Dagster whether the published days are current that changed, or are built from changed days."""
+    """Report to Dagster whether the published days that changed, or are built from changed days, are current."""
     built = {name for name in changed if application.dataset(name).upstream}
     for name in sorted(built | set(application.catalog.downstream_of(changed))):
         days = [day for day in _behind(application, name, changed) if (name, day) not in but]

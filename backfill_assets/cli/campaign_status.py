@@ -69,7 +69,7 @@ def days_as_plain(standing: CampaignStanding, known: Known) -> list[dict[str, ob
     why: dict[DatasetDay, list[str]] = defaultdict(list)
     for blocker in standing.blockers:
         why[blocker.dataset, blocker.day].append(blocker.words)
-    wrong, targets = standing.days, standing.campaign.plan.targets
+    states, targets = standing.days, standing.campaign.plan.targets
     found: list[dict[str, object]] = []
     for key in sorted((name, day) for name, days in targets.items() for day in days):
         one = known.get(key)
@@ -77,7 +77,7 @@ def days_as_plain(standing: CampaignStanding, known: Known) -> list[dict[str, ob
             {
                 "dataset": key[0],
                 "day": key[1],
-                "state": wrong.get(key) or _state(one),
+                "state": states.get(key) or _state(one),
                 "why": why[key],
                 "evidence": one.hash if one is not None else "",
                 "verdicts": [_plain(verdict) for verdict in one.verdicts] if one is not None else [],
@@ -310,8 +310,8 @@ def next_step(standing: CampaignStanding, always: Collection[str] = ()) -> str:
 
 
 def _releases(standing: CampaignStanding) -> list[str]:
-    seen = [entry.detail.get("releases") for entry in standing.journal if entry.action is Action.published]
-    return [str(release) for release in seen[-1].values()] if seen and isinstance(seen[-1], dict) else ["<release>"]
+    made = [entry.detail.get("releases") for entry in standing.journal if entry.action is Action.published]
+    return [str(release) for release in made[-1].values()] if made and isinstance(made[-1], dict) else ["<release>"]
 
 
 _GO_ON = "backfill resume {name}, which plans again from the current state; or restore what has moved"

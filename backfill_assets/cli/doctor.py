@@ -33,7 +33,7 @@ def doctor(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Compare ledger, Delta logs, manifests, files, reports and Dagster's events; exit code 1 if anything is wrong."""
+    """Compare ledger, Delta logs, manifests, files, reports and Dagster's events; exit code 1 if it finds an error."""
     application = Application.from_env()
     with _events(application) as events:
         found = events if isinstance(events, Finding) else None
@@ -43,8 +43,8 @@ def doctor(
     if json:
         as_json({"repaired": done, "findings": findings} if repair else findings)
     else:
-        for results in done:
-            say(str(results))
+        for result in done:
+            say(str(result))
         if repair and not done:
             say("nothing to repair automatically")
         if not findings:

@@ -49,7 +49,7 @@ def resume(
     watch: Annotated[bool, typer.Option("--watch", help="Show the progress of a campaign until it ends.")] = False,
     webserver: Webserver = "",
 ) -> None:
-    """Launch only what is still missing in a campaign or an open unit; a unit is then released."""
+    """Launch only what is missing, failed or stale in a campaign or an open unit; a unit is then released."""
     application = Application.from_env()
     if campaign := campaign_of(application, unit):
         if expected_change:
@@ -196,8 +196,8 @@ def withdraw(
     if bool(file) == bool(prefix):
         raise ArgumentError("name one file, or a folder with --prefix")
     application, chosen = _opened(dataset), Chosen(file, prefix)
-    services = application.delivery_commands
-    done = services.restore(dataset, chosen, reason) if undo else services.withdraw(dataset, chosen, reason)
+    commands = application.delivery_commands
+    done = commands.restore(dataset, chosen, reason) if undo else commands.withdraw(dataset, chosen, reason)
     # A day that was published from the deliveries now in force is up to date.
     outdated = tuple(day for day in application.late_deliveries.moved(dataset) if day in done.published)
     _say(dataset, done, "restored" if undo else "withdrawn", outdated)

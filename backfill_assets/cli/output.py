@@ -155,7 +155,7 @@ def noted(error: Exception, environ: Mapping[str, str]) -> str:
         _append(log, f"{SystemClock().now().isoformat()}\n{trace}\n")
     except (BackfillError, OSError) as trouble:
         return f"{what}; no trace written ({type(trouble).__name__}): check that BACKFILL_ASSETS_STATE is a folder"
-    return f"{what}; unexpected error (a bug). Please report it with its trace: {log}"
+    return f"{what}; unexpected error. Please report it with its trace: {log}"
 
 
 def without_secrets_of(environ: Mapping[str, str], text: str) -> str:

@@ -81,7 +81,7 @@ def reconcile() -> None:
     done = Application.from_env().reconcile.run()
     for line in done:
         say(str(line))
-    say(f"{len(done)} settled" if done else "ledger and Delta logs agree")
+    say(f"{len(done)} settled or left alone" if done else "ledger and Delta logs agree")
 
 
 def needs_approval(application: Application, unit: str) -> bool:

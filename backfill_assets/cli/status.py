@@ -173,14 +173,14 @@ def _one_unit(application: Application, unit: Unit, json: bool) -> None:
     survey = application.publisher.survey(unit.id) if unit.state is UnitState.open else None
     evidence = survey.evidence if survey else application.ledger.evidence(unit.id)
     blockers = survey.blockers if survey else ()
-    complete = survey.hash if survey and not blockers else ""
+    ready = survey.hash if survey and not blockers else ""
     reasons: dict[DatasetDay, set[str]] = {}
     for blocker in blockers:
         reasons.setdefault((blocker.dataset, blocker.day), set()).add(blocker.reason.value)
     rows = [_day(key, evidence.get(key), reasons.get(key, set())) for key in unit.days]
     certificates = certificates_of(application.ledger, unit.id, evidence)
     if json:
-        as_json({"unit": unit, "evidence": complete, "days": rows, "blockers": blockers, "certificates": certificates})
+        as_json({"unit": unit, "evidence": ready, "days": rows, "blockers": blockers, "certificates": certificates})
         return
     say(f"{unit.id} is {unit.state.value}, opened {unit.opened_at:%Y-%m-%d %H:%M} UTC by {unit.by}")
     if unit.contract:
@@ -188,7 +188,7 @@ def _one_unit(application: Application, unit: Unit, json: bool) -> None:
     table(("dataset", "day", "rows", "published rows", "checks passed", "state"), [tuple(r.values()) for r in rows])
     for certificate in certificates.values():
         say(f"certificate {certificate}")
-    _what_next(unit, blockers, complete)
+    _what_next(unit, blockers, ready)
 
 
 def _day(key: DatasetDay, found: DayEvidence | None, reasons: Collection[str]) -> dict[str, object]:
@@ -202,18 +202,18 @@ def _day(key: DatasetDay, found: DayEvidence | None, reasons: Collection[str]) -
     }  # fmt: skip
 
 
-def _what_next(unit: Unit, blockers: tuple[DayBlocker, ...], complete: str) -> None:
+def _what_next(unit: Unit, blockers: tuple[DayBlocker, ...], ready: str) -> None:
     if unit.state is not UnitState.open:
         return
     if blockers:
         say(explain_blockers(blockers))
         say(f"next: backfill resume {unit.handle}   (or give it up: backfill discard {unit.handle})")
-    elif complete:
-        say(f"evidence {complete}")
+    elif ready:
+        say(f"evidence {ready}")
         say(
             f"next: backfill status {unit.campaign}"
             if unit.campaign
-            else f"next: backfill publish {unit.id} --evidence {complete}"
+            else f"next: backfill publish {unit.id} --evidence {ready}"
         )
 
 

@@ -124,7 +124,7 @@ def _examined(what: str, findings: Iterator[Finding]) -> Iterator[Finding]:
     try:
         yield from findings
     except (BackfillError, OSError) as error:
-        yield Finding.error(f"{what} cannot be examined completely: {error}", "fix that, and run doctor again")
+        yield Finding.error(f"{what} cannot be examined completely: {error}", "fix that, and run: backfill doctor")
 
 
 _LOG: Final = logging.getLogger(__name__)

@@ -85,12 +85,12 @@ class Finding:
 
     @classmethod
     def warning(cls, what: str, remedy: str, repair: Repair | None = None) -> Finding:
-        """A finding that needs attention, and harms no reader yet."""
+        """A finding that needs attention, but does not make `backfill doctor` fail."""
         return cls(FindingSeverity.warning, what, remedy, repair)
 
     @classmethod
     def info(cls, what: str, remedy: str, repair: Repair | None = None) -> Finding:
-        """A finding that only says what is left over."""
+        """A finding for information: nothing is wrong yet, or only something is left over."""
         return cls(FindingSeverity.info, what, remedy, repair)
 
     def __str__(self) -> str:

@@ -81,7 +81,7 @@ class PublishedExam:
         if record.state is ReleaseState.intent and self.busy:
             what = f"release {release} is being made by {self.busy.holder}"
             yield Finding.info(
-                what, f"run doctor again: a dead holder loses its lock at {self.busy.until:%H:%M:%S} UTC"
+                what, f"run backfill doctor again later: a dead holder loses its lock at {self.busy.until:%H:%M:%S} UTC"
             )
         elif record.state is ReleaseState.intent:
             what = f"release {release} is intended and not finished"

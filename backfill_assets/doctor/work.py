@@ -87,7 +87,7 @@ class WorkExam:
         if campaign.unit:
             journal = self.ledger.journal(campaign.id)
             yield from self._approvals(campaign, journal)
-            yield from self._names_of(campaign, journal)
+            yield from self._journalled(campaign, journal)
 
     def _approvals(self, campaign: Campaign, journal: Collection[JournalEntry]) -> Iterator[Finding]:
         given = {approval.at for approval in self.ledger.approvals(campaign.unit)}
@@ -99,7 +99,7 @@ class WorkExam:
             what = f"the journal of campaign {campaign.id} names an approval at {at:%Y-%m-%d %H:%M:%S} UTC that does not exist"
             yield Finding.error(what, LEDGER_ALTERED)
 
-    def _names_of(self, campaign: Campaign, journal: Collection[JournalEntry]) -> Iterator[Finding]:
+    def _journalled(self, campaign: Campaign, journal: Collection[JournalEntry]) -> Iterator[Finding]:
         records = self.ledger.releases(unit=campaign.unit)
         true = {r.manifest.release for r in records if r.state is ReleaseState.finalized}
         noted = {release for entry in journal for release in entry.released}
@@ -108,7 +108,7 @@ class WorkExam:
             what = f"release {release} is not in the journal of its campaign {campaign.id}"
             yield Finding.warning(what, RECONCILE, Repair(RepairKind.reconcile))
         for release in sorted(noted - true - unsettled):
-            what = f"the journal of campaign {campaign.id} names release {release}, not finalized in the ledger"
+            what = f"the journal of campaign {campaign.id} names release {release}, which the ledger has not finalized"
             yield Finding.error(what, LEDGER_ALTERED)
 
 
@@ -289,13 +289,13 @@ class ClockExam:
         ahead = [r for r in self.ledger.releases(name) if is_ahead(r.manifest.created_at, self.now)]
         true = [r for r in ahead if r.state is ReleaseState.finalized]
         if lasting := [r for r in true if r.corrected is None]:
-            what = f"{self._names_of(lasting)}: no later release shows when it was made, so its rollback window does not end"
+            what = f"{self._about(lasting)}: no later release shows when it was made: its rollback window does not end"
             yield Finding.warning(what, f"{_RIGHT}; the next release of any dataset is dated right and ends this")
         if ended := [r for r in true if r.corrected is not None]:
-            what = f"{self._names_of(ended)}: counts as made by {ended[-1].since:%Y-%m-%d %H:%M} UTC, the time of the next release"
+            what = f"{self._about(ended)}: counts as made by {ended[-1].since:%Y-%m-%d %H:%M} UTC, the time of the next release"
             yield Finding.info(what, "nothing: later releases are dated right")
 
-    def _names_of(self, releases: Collection[ReleaseRecord]) -> str:
+    def _about(self, releases: Collection[ReleaseRecord]) -> str:
         oldest = [*releases][-1].manifest
         more = f" and {len(releases) - 1} more" if len(releases) > 1 else ""
         return (

@@ -280,7 +280,7 @@ _LANE: Final = 22
 
 
 def timeline_chart(batches: Sequence[Attempt], journal: Sequence[JournalEntry]) -> Spec | None:
-    """Batches as bars, one lane for those that run at once; waits as open bars before them; None without a batch."""
+    """Batches as bars, in lanes of their own if they overlap; waits as open bars before them; None without a batch."""
     if not batches:
         return None
     bars = _bars(batches)

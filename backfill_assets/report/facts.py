@@ -35,7 +35,7 @@ class ReviewSubject:
     """What was asked for, by whom and why.
 
     `specification` holds the fields of a campaign's file as JSON values, `file` is its name without a folder; both are
-    empty for a launch without one. `contract` is the promised change of a launch. `targets` are days by dataset.
+    empty for a launch without one. `contract` is what was promised as launches state it. `targets` are days by dataset.
     """
 
     campaign: str
@@ -106,12 +106,12 @@ def day_states(
     return tuple(found)
 
 
-def _state(evidence: DayEvidence | None, blockers: set[str]) -> DayState:
-    if evidence is None or "missing" in blockers:
+def _state(evidence: DayEvidence | None, states: set[str]) -> DayState:
+    if evidence is None or "missing" in states:
         return DayState.missing
     if not evidence.passed:
         return DayState.failed
-    if blockers:
+    if states:
         return DayState.stale
     return DayState.passed if all(verdict.passed for verdict in evidence.verdicts) else DayState.warned
 

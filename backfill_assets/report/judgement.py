@@ -47,7 +47,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Grounds:
-    """The grounds of a judgement; `proofs` are days with a passing certificate by dataset, `golden` agreeing sources.
+    """The grounds of a judgement; `proofs` counts certified days by dataset, `golden` the golden sources that agree.
 
     `refusals` are what else keeps a campaign with current evidence from being released, `later` why not right now.
     """
@@ -81,13 +81,13 @@ def judge_unit(grounds: Grounds) -> Judgement:
 
 def _open(grounds: Grounds) -> Judgement:
     worst = worst_of(grounds.concerns)
-    wrong = Counter(day.state for day in grounds.days if day.state in _OPEN_PROBLEMS)
+    problems = Counter(day.state for day in grounds.days if day.state in _OPEN_PROBLEMS)
     if worst is not None and worst.concern.blocks:
         said = in_one_sentence(worst, len(grounds.days))
         return Judgement(Outcome.not_ready, f"Not ready: {said}.")
-    if wrong:
+    if problems:
         first = next(day for day in grounds.days if day.state in _OPEN_PROBLEMS)
-        how = ", ".join(f"{count:,} {state.value}" for state, count in sorted(wrong.items()))
+        how = ", ".join(f"{count:,} {state.value}" for state, count in sorted(problems.items()))
         why = f": {first.why[0]}" if first.why else ""
         text = f"Not ready: of {_count(grounds.days)} {how}; first {first.dataset} {first.day}{why}."
         return Judgement(Outcome.not_ready, text)

@@ -96,7 +96,7 @@ class DatasetMetrics:
     `published` counts the published days. `rows`, `duplicate_keys`, `golden_mismatches` and `failed_checks` are of days
     that a release of this project brought, as checked: rows that do not agree with a golden source, and failed verdicts
     of other checks, which did not block. `doubled_days` counts days with a file that was delivered and counted twice.
-    `open_units` are their names for people.
+    `open_units` are the open units as people call them.
     """
 
     dataset: str

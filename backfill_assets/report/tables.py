@@ -217,8 +217,8 @@ def _sums(points: Sequence[Point], series: Series) -> Sums:
     if not series.adds_up:
         return Sums()
     # A sum over some of the days would look like that of all.
-    every = all(point.source is not None for point in points if point.new is not None)
-    source = _sum([point.source for point in points]) if every else None
+    complete = all(point.source is not None for point in points if point.new is not None)
+    source = _sum([point.source for point in points]) if complete else None
     return Sums(_sum([point.old for point in points]), _sum([point.new for point in points]), source)
 
 
@@ -266,7 +266,7 @@ def percent(value: Decimal | float | None) -> str:
 
 def share(value: float) -> str:
     """A part of one as a percentage: 0.97 is `97 %`."""
-    return f"{value * 100:.0f} %" if value in {0, 1} or 0.01 <= value <= 0.99 else f"{value * 100:.2f} %"  # noqa: PLR2004  # between, full percents say enough
+    return f"{value * 100:.0f} %" if value in {0, 1} or 0.01 <= value <= 0.99 else f"{value * 100:.2f} %"  # noqa: PLR2004  # between, whole percents say enough
 
 
 def moment(value: dt.datetime | None) -> str:

@@ -200,7 +200,7 @@ def test_what_nobody_has_foreseen_is_one_message_and_a_trace_in_the_log(
     log = tmp_path / "errors.log"
     assert said.code == 1
     assert said.err.startswith(
-        "failed: RuntimeError: nobody answers at ***; unexpected error (a bug). Please report it with its trace: "
+        "failed: RuntimeError: nobody answers at ***; unexpected error. Please report it with its trace: "
     )
     assert said.err.count("\n") == 1
     assert "Traceback" in log.read_text(encoding="utf-8")

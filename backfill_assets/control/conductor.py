@@ -261,7 +261,7 @@ class Conductor(OnWarehouse):
 
     def _canaries_passed(self, campaign: Campaign) -> str:
         then = replace(campaign, phase=Phase.paused if campaign.canary_only else Phase.running)
-        reason = "only the canaries were asked for; go on with: backfill resume" if campaign.canary_only else ""
+        reason = f"only canaries were asked for; go on: backfill resume {campaign.id}" if campaign.canary_only else ""
         days = format_days(campaign.step.days)
         changed = self.ledger.change_campaign(
             then, {Phase.canary}, self._entry(campaign, Action.canaries_passed, reason, days=days)

@@ -378,7 +378,7 @@ class PublishedTable:
             lost, strange = sorted(wanted - found)[:5], sorted(found - wanted)[:5]
             raise ReadBackError(
                 f"release {manifest.release}: version {version} of {self._root} is not what was committed: missing "
-                f"files: {lost}; unexpected files: {strange}; roll it back with: backfill rollback {manifest.release}"
+                f"files: {lost}; unexpected: {strange}; undo it: backfill rollback {manifest.release} --reason '…'"
             )
 
 

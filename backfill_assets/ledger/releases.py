@@ -185,7 +185,7 @@ class ReleaseRows(Rows):
         with self._database.write() as connection:
             found = _state(connection, release)
             if found.state == ReleaseState.finalized:
-                raise UnitError(f"release {release} is committed; undo it with: backfill rollback {release}")
+                raise UnitError(f"release {release} is committed; undo it: backfill rollback {release} --reason '…'")
             ours = _TABLE.c.release == release
             connection.execute(update(_TABLE).where(ours).values(state=ReleaseState.abandoned.value))
 

@@ -126,7 +126,7 @@ def _show(found: Overview) -> None:
             about = f"{name} {format_days(others, most=3)}: {built}"
             say(f"{about}; see: backfill deliveries {name}, then: backfill refresh {name}")
         say_held((held[name, day] for day in days if (name, day) in held), f"{built}; see: backfill deliveries {name}")
-    about_units = ("unit", "days", "ready", "missing", "released by", "opened (UTC)", "by")
+    about_units = ("unit", "days", "ready", "not ready", "released by", "opened (UTC)", "by")
     table(about_units, [tuple(u.values()) for u in found["units"]], "Open units")
     for problem in found["not_loaded"]:
         say(f"not loaded: {problem}")
@@ -162,7 +162,7 @@ def _unit(application: Application, unit: Unit) -> dict[str, object]:
         "unit": unit.id,
         "days": "; ".join(f"{n} {format_days(d, most=3)}" for n, d in sorted(unit.targets.items())),
         "ready": f"{len(unit.days) - len(missing)} of {len(unit.days)}",
-        "missing": format_days((day for _, day in missing), most=3),
+        "not_ready": format_days((day for _, day in missing), most=3),
         "mode": "its own runs" if unit.mode.value == "auto" else "backfill publish",
         "opened_at": f"{unit.opened_at:%Y-%m-%d %H:%M}",
         "by": unit.by,

@@ -48,7 +48,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 _CRASHES,
                 "a_publication_is_true_exactly_when_it_is_in_the_delta_log",
                 "publishing_again_after_a_crash_needs_no_other_command",
-                "a_whole_unit_of_two_datasets_is_finished",
+                "a_complete_unit_of_two_datasets_is_finished",
             ),
         ),
         Fault(
@@ -72,20 +72,20 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             _of(
                 _CAMPAIGN,
                 "a_launch_that_dies_claims_and_launches_its_days_once",
-                "a_resume_that_dies_launches_what_lacks_once",
+                "a_resume_that_dies_launches_missing_days_once",
                 "a_pause_that_dies_leaves_no_run_in_the_queue",
                 "a_conductor_that_dies_after_the_canaries_launches_the_rest_once",
-                "a_conductor_that_dies_while_it_stops_a_campaign_takes_its_runs_away_next_time",
-                "an_approval_that_dies_is_there_with_its_journal_or_not_at_all",
-                "a_publication_that_dies_is_whole_and_there_once_after_it_is_said_again",
-                "a_rollback_that_dies_is_done_once_after_it_is_said_again",
+                "a_conductor_that_dies_while_it_stops_a_campaign_cancels_its_runs_next_time",
+                "an_approval_that_dies_is_stored_with_its_journal_or_not_at_all",
+                "a_publication_that_dies_is_complete_and_made_once_after_it_is_repeated",
+                "a_rollback_that_dies_is_done_once_after_it_is_repeated",
             ),
         ),
         Fault(
             "the command line and a run worker of a campaign that is running",
             "Nothing has to be done: the lease of the worker runs out, its run is retried, only its batch is built again.",
             (
-                *_of(_LIVES, "a_killed_command_and_a_killed_run_worker_need_nobody"),
+                *_of(_LIVES, "a_killed_command_and_a_killed_run_worker_need_no_command"),
                 *_of(
                     "dagster/test_workers",
                     "a_killed_worker_is_noticed_by_its_lease_and_its_run_is_failed_and_retried",
@@ -103,7 +103,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "the daemon and the Spark server of a campaign that is running",
             "The daemon's runs continue without it; a batch without Spark fails by name, and `backfill resume` builds that "
             "batch again.",
-            _of(_LIVES, "after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_built"),
+            _of(_LIVES, "after_a_killed_daemon_and_a_killed_spark_server_only_missing_days_are_built"),
         ),
         Fault(
             "the Spark server while it writes, when some files of a shadow are written and nothing is committed, and while it "
@@ -119,14 +119,14 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "the webserver before and after it has stored a launch, while another backfill is running",
             "The daemon continues without it; a restarted webserver shows what was stored. A user who got no answer launches "
             "again: each day is built and released once in either case.",
-            _of(_TWICE, "the_webserver_dies_with_a_launch_in_it_while_another_is_at_work"),
+            _of(_TWICE, "the_webserver_dies_with_a_launch_in_it_while_another_is_running"),
         ),
         Fault(
             "the Spark server under an open session; its watcher",
             "The error names the session and what to do; the next use starts a server, with another token.",
             _of(
                 "spark/test_server_lifecycle",
-                "a_killed_server_is_named_and_then_replaced_though_its_number_went_to_another_process",
+                "a_killed_server_is_named_and_then_replaced_although_its_process_id_is_reused",
                 "a_lost_watcher_is_replaced_without_a_new_server",
             ),
         ),
@@ -136,11 +136,11 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             (
                 *_of(
                     "spark/test_server_lifecycle",
-                    "a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_starts_another",
+                    "a_server_that_works_without_a_connection_is_stopped_and_then_replaced",
                 ),
                 *_of(
                     "unit/test_engine_watcher",
-                    "a_server_at_work_is_stopped_only_once_nobody_has_been_connected_for_ten_seconds",
+                    "a_busy_server_is_stopped_only_after_ten_seconds_without_a_connection",
                 ),
             ),
         ),
@@ -155,7 +155,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "commit",
             "Once Postgres is back, `dead_workers` ends the run and it is retried, or its backfill has failed: then `backfill "
             "resume` continues, or `backfill publish` finishes what was committed; each day is released once.",
-            _of("dagster/test_postgres_deaths", "postgres_is_away_for_longer_than_anybody_tries_again"),
+            _of("dagster/test_postgres_deaths", "postgres_is_away_for_longer_than_all_retries_take"),
         ),
         Fault(
             "a run worker while it writes a batch of events",
@@ -177,20 +177,20 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "zeros, or their first two lines",
             "Nothing that the ledger says is lost: data files are on disk before evidence names them, the commit is on disk "
             "before its release counts.",
-            _of(_POWER, "the_power_goes_before_a_step_of_a_release"),
+            _of(_POWER, "the_power_fails_before_a_step_of_a_release"),
         ),
         Fault(
             "while the Delta commit is written, with the same five losses",
             "The commit counts as never made: the next publication, rollback or `backfill reconcile` moves it to `_set_aside/`;"
             " until then, a table whose log no engine can read fails with an error that says so.",
             _of(
-                _POWER, "the_power_goes_while_the_commit_is_written", "a_commit_that_was_cut_needs_no_command_of_its_own"
+                _POWER, "the_power_fails_while_the_commit_is_written", "a_commit_that_was_cut_needs_no_command_of_its_own"
             ),
         ),
         Fault(
             "temporary files left in every folder of a table",
             "They are ignored.",
-            _of(_POWER, "files_that_nobody_knows_of_change_nothing"),
+            _of(_POWER, "unknown_files_change_nothing"),
         ),
         Fault(
             "a data file or the log of a shadow that had passed is damaged",
@@ -205,18 +205,18 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "a manifest beside the table is truncated",
             "Publishing and rolling back continue (the ledger has the manifest); `backfill reconcile` and `backfill doctor` "
             "name the file.",
-            _of(_POWER, "a_damaged_manifest_keeps_nobody_from_publishing_and_is_named"),
+            _of(_POWER, "a_damaged_manifest_prevents_no_publication_and_is_named"),
         ),
         Fault(
             "after a kill before the flush to disk: of a commit, of a commit with its checkpoint, of what was landed and staged",
             "Nothing counts before it is on disk: a commit with its checkpoint, raw, staging, and what reconcile finds.",
             _of(
                 _BETWEEN,
-                "what_reconcile_finalizes_is_on_the_disk_before",
-                "a_checkpoint_is_brought_to_the_disk_with_its_commit_and_goes_aside_with_it",
-                "a_checkpoint_that_cannot_be_read_is_set_aside_where_the_commits_have_all_of_it",
-                "a_checkpoint_that_the_log_cannot_do_without_is_for_a_person",
-                "whatever_a_block_writes_to_a_table_is_brought_to_the_disk",
+                "a_release_is_on_the_disk_before_reconcile_finalizes_it",
+                "a_checkpoint_is_synced_to_disk_with_its_commit_and_set_aside_with_it",
+                "a_checkpoint_that_cannot_be_read_is_set_aside_where_the_commits_contain_all_of_it",
+                "a_checkpoint_that_the_log_depends_on_needs_a_person",
+                "every_file_that_a_block_writes_to_a_table_is_synced_to_disk",
             ),
         ),
     ),
@@ -246,7 +246,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         Fault(
             "the manifests, the Delta log, the shadow or the ledger are not writable (as another user where this one is root)",
             "The same.",
-            _of(_DISK, "a_folder_is_closed_to_whoever_publishes_or_rolls_back"),
+            _of(_DISK, "a_publication_or_rollback_has_no_permission_to_a_folder"),
         ),
         Fault(
             "an input/output error when a commit is flushed to disk",
@@ -261,7 +261,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 *_of(_DISK, "the_disk_does_not_confirm_a_shadow", "the_disk_does_not_confirm_a_new_table"),
                 *_of(
                     "spark/pipeline/test_unconfirmed_writes",
-                    "what_spark_wrote_and_the_disk_does_not_confirm_is_brought_there_by_the_same_call",
+                    "a_write_of_spark_that_the_disk_does_not_confirm_is_completed_by_the_same_call",
                 ),
             ),
         ),
@@ -328,9 +328,9 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "Each checks again once it holds the lock: a commit that is now complete stays, and running work is left alone.",
             _of(
                 _BETWEEN,
-                "a_repair_leaves_a_commit_alone_that_has_come_whole_since_it_looked",
-                "whoever_waited_for_one_that_died_after_its_commit_finds_it_done",
-                "a_release_of_two_datasets_at_work_is_no_lost_one",
+                "a_repair_leaves_a_commit_alone_that_is_complete_since_the_examination",
+                "a_command_that_waited_for_one_that_died_after_its_commit_finds_it_done",
+                "a_running_release_of_two_datasets_is_not_called_lost",
                 "two_datasets_of_a_unit_go_back_one_after_the_other",
             ),
         ),
@@ -340,13 +340,13 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "user; otherwise it is refused and names the rewritten days, which are checked again.",
             _of(
                 _OTHERS,
-                "a_stranger_works_on_the_table_while_a_unit_is_published",
+                "another_writer_changes_the_table_while_a_unit_is_published",
             ),
         ),
         Fault(
             "the same between the plan of a rollback and its commit",
             "Days that another user has rewritten stay and are listed for consent; all others go back.",
-            _of(_OTHERS, "a_stranger_works_on_the_table_while_a_release_is_rolled_back"),
+            _of(_OTHERS, "another_writer_changes_the_table_while_a_release_is_rolled_back"),
         ),
         Fault(
             "a publisher against a publisher, a rollback, a live writer",
@@ -356,7 +356,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 *_of(
                     _OTHERS,
                     "two_publishers_of_overlapping_history_leave_one_content_of_each_day",
-                    "a_rollback_beside_a_publication_of_the_same_days_waits_or_is_refused",
+                    "a_rollback_during_a_publication_of_the_same_days_waits_or_is_refused",
                 ),
                 *_of(
                     _CRASHES,
@@ -371,9 +371,9 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "One wins; the other gets a message that says who did what.",
             _of(
                 _TWO,
-                "of_two_launches_one_wins_and_the_campaign_is_announced_once",
-                "of_two_approvals_one_counts_and_the_other_is_told",
-                "of_two_rollbacks_one_undoes_the_release_and_the_other_is_told",
+                "one_of_two_launches_wins_and_the_campaign_is_announced_once",
+                "one_of_two_approvals_counts_and_the_other_is_refused",
+                "one_of_two_rollbacks_undoes_the_release_and_the_other_is_refused",
             ),
         ),
         Fault(
@@ -384,14 +384,14 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             (
                 *_of(
                     _TWICE,
-                    "two_launches_that_come_to_the_same_door_at_once_build_and_release_once",
-                    "a_command_that_comes_to_its_shadow_after_the_backfill_has_published_finds_nothing_to_do",
+                    "two_launches_that_reach_the_same_step_together_build_and_release_once",
+                    "a_command_that_reaches_its_shadow_after_the_backfill_has_published_has_nothing_to_do",
                     "a_backfill_whose_last_run_begins_after_the_command_has_published_leaves_no_unit_open",
                 ),
                 *_of(
                     _MEANWHILE,
-                    "a_launch_that_comes_to_its_days_after_another_has_released_them_does_nothing",
-                    "released_days_stand_until_a_delivery_a_file_or_somebody_elses_release_moves_them",
+                    "a_launch_that_reaches_its_days_after_another_has_released_them_does_nothing",
+                    "released_days_stay_current_until_a_delivery_a_file_or_another_release_moves_them",
                 ),
             ),
         ),
@@ -432,7 +432,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             (
                 *_of(
                     "unit/control/test_campaign_control",
-                    "code_that_moved_stops_the_campaign_and_resume_freezes_a_new_plan",
+                    "changed_code_stops_the_campaign_and_resume_freezes_a_new_plan",
                 ),
                 *_of(_PUBLISH, "changed_code_makes_all_days_stale"),
             ),
@@ -448,8 +448,8 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "The session does no more work, and its error says why and how to continue.",
             _of(
                 "spark/test_server_restart",
-                "no_session_goes_on_in_an_embedded_server_that_was_started_again",
-                "no_session_goes_on_in_somebody_elses_server_that_was_started_again",
+                "no_session_continues_in_a_restarted_embedded_server",
+                "no_session_continues_in_a_restarted_remote_server",
             ),
         ),
         Fault(
@@ -467,18 +467,18 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "It is migrated when it is opened, keeps its content, and continues to work, on SQLite and Postgres.",
             _of(
                 "unit/ledger/test_migration",
-                "an_old_ledger_goes_up_and_keeps_what_it_held",
+                "an_old_ledger_is_migrated_and_keeps_its_rows",
                 "an_old_ledger_keeps_its_campaigns_their_journals_and_approvals",
                 "an_old_ledger_keeps_its_comparisons_and_certificates",
-                "a_campaign_of_an_old_ledger_goes_on_where_it_was",
-                "an_old_ledger_takes_campaigns_once_it_is_up",
+                "a_campaign_of_an_old_ledger_continues_where_it_was",
+                "an_old_ledger_takes_campaigns_once_it_is_migrated",
             ),
         ),
         Fault(
             "the ledger is lost; a manifest is forged",
             "`backfill reconcile` brings the releases back from the manifests, and accepts no manifest that was not committed.",
             (
-                *_of(_CRASHES, "a_lost_ledger_is_rebuilt_from_the_manifests", "a_forged_manifest_is_not_believed"),
+                *_of(_CRASHES, "a_lost_ledger_is_rebuilt_from_the_manifests", "a_forged_manifest_is_not_used"),
                 *_of(_POWER, "every_commit_that_a_rebuilt_ledger_counts_on_is_on_the_disk"),
             ),
         ),

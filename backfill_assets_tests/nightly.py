@@ -25,7 +25,7 @@ _FIRST: Final = "dagster/test_campaign.py"
 NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     # Tests that need no JVM
     "unit/benchmarks/test_history.py": (),
-    "unit/control/test_campaign_crashes.py::test_a_publication_that_dies_is_whole_and_there_once_after_it_is_said_again": (),
+    "unit/control/test_campaign_crashes.py::test_a_publication_that_dies_is_complete_and_made_once_after_it_is_repeated": (),
     "unit/release/test_crashes.py::test_a_crash_while_half_a_unit_is_taken_back_changes_nothing_about_the_end": ("1",),
     "unit/release/test_crashes.py::test_a_repair_is_enough_after_a_crash_whatever_the_step": ("commit:1", "seal:1"),
     "unit/release/test_crashes.py::test_publishing_again_after_a_crash_needs_no_other_command": (
@@ -36,23 +36,23 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "unit/consumers/test_carrier_report.py::test_only_an_installation_with_flights_has_the_report": (),
     "unit/demo/test_orders.py::test_every_order_line_lands_in_the_file_of_its_day_and_nowhere_else": (),
     "unit/faults/test_hosts_and_postgres.py::test_postgres_is_killed_before_a_step_of_a_release": ("*-commit",),
-    "unit/faults/test_others_at_the_table.py::test_a_stranger_works_on_the_table_while_a_release_is_rolled_back": _STRANGERS,
-    "unit/faults/test_others_at_the_table.py::test_a_stranger_works_on_the_table_while_a_unit_is_published": _STRANGERS,
+    "unit/faults/test_others_at_the_table.py::test_another_writer_changes_the_table_while_a_release_is_rolled_back": _STRANGERS,
+    "unit/faults/test_others_at_the_table.py::test_another_writer_changes_the_table_while_a_unit_is_published": _STRANGERS,
     "unit/faults/test_power_cut.py::test_a_shadow_that_the_disk_lost_is_refused_by_name_and_built_again": (
         "half",
         "gone",
     ),
     "unit/faults/test_power_cut.py::test_a_shadow_whose_log_the_disk_lost_is_refused_and_built_again": ("half", "gone"),
-    "unit/faults/test_power_cut.py::test_the_power_goes_before_a_step_of_a_release": (
+    "unit/faults/test_power_cut.py::test_the_power_fails_before_a_step_of_a_release": (
         "publish-commit-half",
         "rollback-commit-gone",
     ),
-    "unit/faults/test_power_cut.py::test_the_power_goes_while_the_commit_is_written": (
+    "unit/faults/test_power_cut.py::test_the_power_fails_while_the_commit_is_written": (
         "publish-half",
         "publish-zeros",
         "rollback-gone",
     ),
-    "unit/faults/test_refusing_disk.py::test_a_folder_is_closed_to_whoever_publishes_or_rolls_back": (
+    "unit/faults/test_refusing_disk.py::test_a_publication_or_rollback_has_no_permission_to_a_folder": (
         "publish-_delta_log",
         "publish-ledger.db",
         "rollback-_shadow",
@@ -63,32 +63,35 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
         "rollback-commit",
     ),
     "unit/hostile/test_arguments.py::test_a_folder_that_cannot_be_written_to_is_refused_with_its_name": ("0",),
-    "unit/hostile/test_launches.py::test_a_job_with_config_from_a_generator_ends_so_too": ("publish_*", "rollback_*"),
+    "unit/hostile/test_launches.py::test_a_job_with_generated_config_ends_with_an_error_of_ours": (
+        "publish_*",
+        "rollback_*",
+    ),
     "unit/hostile/test_launches.py::test_a_launch_of_a_century_fits_into_the_question_to_dagster": (),
-    "unit/ledger/test_campaign_races.py::test_of_processes_that_change_a_campaign_at_once_exactly_one_wins": (
+    "unit/ledger/test_campaign_races.py::test_exactly_one_of_several_processes_that_change_a_campaign_together_wins": (
         "postgres",
     ),
-    "unit/ledger/test_campaign_races.py::test_each_process_that_lost_was_told_who_won": (),
-    "unit/ledger/test_migration.py::test_an_old_ledger_goes_up_and_keeps_what_it_held": _OLD,
+    "unit/ledger/test_campaign_races.py::test_each_process_that_lost_knows_who_won": (),
+    "unit/ledger/test_migration.py::test_an_old_ledger_is_migrated_and_keeps_its_rows": _OLD,
     "unit/ledger/test_migration.py::test_an_old_ledger_keeps_its_campaigns_their_journals_and_approvals": _OLD,
     "unit/ledger/test_migration.py::test_an_old_ledger_keeps_its_comparisons_and_certificates": _OLD,
-    "unit/ledger/test_migration.py::test_an_old_ledger_takes_campaigns_once_it_is_up": _OLD,
+    "unit/ledger/test_migration.py::test_an_old_ledger_takes_campaigns_once_it_is_migrated": _OLD,
     "unit/ledger/test_races.py::test_a_fresh_ledger_is_migrated_once_and_each_launch_opens_one_unit": ("sqlite",),
-    "unit/ledger/test_races.py::test_of_overlapping_launches_one_opens_and_the_others_join_or_are_refused": (
+    "unit/ledger/test_races.py::test_one_of_overlapping_launches_opens_and_the_others_join_or_are_refused": (
         "postgres",
     ),
-    "unit/delta/test_filtered_reads.py::test_files_of_somebody_else_with_bounds_hide_no_row_of_ours": ("a_double",),
+    "unit/delta/test_filtered_reads.py::test_files_of_another_writer_with_bounds_hide_no_row_of_ours": ("a_double",),
     "unit/delta/test_filtered_reads.py::test_polars_finds_the_same_rows": _TYPES,
     "unit/delta/test_filtered_reads.py::test_pyarrow_finds_the_same_rows": _TYPES,
     "unit/delta/test_readers.py::test_duckdb_finds_the_same_rows_by_a_filter_that_it_passes_on": _TYPES,
-    "unit/report/test_page.py::test_the_verdict_stands_on_top_in_one_sentence": ("wish0-*", "wish1-*", "wish6-*"),
+    "unit/report/test_page.py::test_the_verdict_is_on_top_in_one_sentence": ("wish0-*", "wish1-*", "wish6-*"),
     "unit/report/test_page.py::test_two_thousand_days_fit_into_a_few_megabytes_and_tables_say_what_is_left_out": (),
-    "unit/test_nightly.py::test_the_table_names_only_tests_and_cases_that_there_are": (),
+    "unit/test_nightly.py::test_the_table_names_only_existing_tests_and_cases": (),
     "unit/test_repository.py::test_a_skipped_test_fails_ci_and_needs_a_reason_elsewhere": (
         "*network')-true-1",
         "@pytest.mark.skip?ndef*--1",
     ),
-    "unit/test_repository.py::test_what_a_machine_shows_in_a_weaker_way_is_printed_after_every_run": (),
+    "unit/test_repository.py::test_results_that_a_machine_shows_in_a_weaker_way_are_printed_after_every_run": (),
     f"{_EVENTS}/test_broken_batches.py::test_a_run_that_is_cancelled_while_a_batch_is_written_loses_nothing": (
         "*-in a full batch",
     ),
@@ -101,7 +104,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     f"{_EVENTS}/test_event_storage.py::test_two_processes_write_at_once": (),
     # Tests on one Spark server
     "spark/pipeline/test_compare.py::test_differing_rows_are_those_that_datacompy_finds": (),
-    "spark/pipeline/test_deliveries_in_force.py::test_what_is_published_is_what_the_sources_say_whatever_happens": (),
+    "spark/pipeline/test_deliveries_in_force.py::test_published_rows_follow_the_sources_whatever_happens": (),
     "spark/pipeline/test_full_disk.py::test_the_disk_has_room_for_the_data_of_a_day_and_none_for_its_commit": (),
     "spark/pipeline/test_full_disk.py::test_the_disk_is_full_before_the_first_day_is_written": ("raw",),
     "spark/pipeline/test_golden.py::test_a_delta_table_is_a_golden_source_as_it_is_now": (),
@@ -116,11 +119,11 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "spark/pipeline/test_recompute.py::test_changed_models_of_a_commit_are_compared_with_what_is_published": (),
     "spark/pipeline/test_recompute.py::test_days_of_a_derived_dataset_are_computed_from_what_is_published_or_from_the_shadows_of_its_unit": (),  # noqa: E501
     "spark/pipeline/test_recompute.py::test_other_code_or_other_inputs_are_not_compared_with_what_was_built": (),
-    "spark/pipeline/test_recompute.py::test_what_somebody_else_rewrites_meanwhile_is_named_and_what_a_live_run_does_is_not": (),
+    "spark/pipeline/test_recompute.py::test_rewrites_by_others_meanwhile_are_named_and_those_of_a_live_run_are_not": (),
     "spark/pipeline/test_shadow.py::test_a_python_model_builds_the_same_shadow": (),
     "spark/pipeline/test_shadow.py::test_building_again_replaces_the_days_and_another_batch_of_the_attempt_keeps_them": (),
     "spark/pipeline/test_staging.py::test_batching_does_not_matter": (),
-    "spark/pipeline/test_unconfirmed_writes.py::test_what_spark_wrote_and_the_disk_does_not_confirm_is_brought_there_by_the_same_call": (  # noqa: E501
+    "spark/pipeline/test_unconfirmed_writes.py::test_a_write_of_spark_that_the_disk_does_not_confirm_is_completed_by_the_same_call": (  # noqa: E501
         "raw",
     ),
     "spark/test_attribution.py": (),
@@ -130,18 +133,18 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "spark/test_golden_cases.py": ("flights/summer_*", "order_items/revenue_*", "daily_sales/*"),
     "spark/test_planted_faults.py": (),
     "spark/test_published_reads.py::test_spark_finds_the_same_rows": ("a_timestamp",),
-    "spark/test_server_lifecycle.py::test_a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_starts_another": (),
-    "spark/test_server_lifecycle.py::test_an_idle_server_stops_but_never_under_a_client_not_even_a_frozen_one": (),
+    "spark/test_server_lifecycle.py::test_a_server_that_works_without_a_connection_is_stopped_and_then_replaced": (),
+    "spark/test_server_lifecycle.py::test_an_idle_server_stops_but_never_under_a_client_even_if_that_is_frozen": (),
     "spark/test_server_restart.py": (),
     # Tests on whole installations with Dagster, and in the browser
     "dagster/test_approval.py": (),
     "dagster/test_benchmark.py::test_a_small_benchmark_accounts_for_all_of_its_time_and_leaves_nothing_behind": (),
     "dagster/test_by_commands_alone.py": (),
-    "dagster/test_campaign.py::test_a_paused_campaign_holds_no_run_and_goes_on_where_it_was": (),
+    "dagster/test_campaign.py::test_a_paused_campaign_holds_no_run_and_continues_where_it_was": (),
     "dagster/test_campaign_faults.py": (),
     "dagster/test_command_line.py::test_one_partition_from_the_command_line_is_released": (),
     "dagster/test_command_line.py::test_a_missing_day_fails_by_name_and_is_no_silent_success": (),
-    "dagster/test_command_line.py::test_a_delivery_without_a_row_is_no_silent_success_either": (),
+    "dagster/test_command_line.py::test_a_delivery_without_a_row_is_no_silent_success": (),
     "dagster/test_derived_datasets.py::test_a_downstream_that_fails_keeps_its_upstream_from_being_released": (),
     "dagster/test_derived_datasets.py::test_an_upstream_released_alone_leaves_its_downstream_behind_until_it_is_refreshed": (),
     "dagster/test_failed_chunk.py::test_retry_failed_from_the_ui_never_publishes_unproven_days": (),
@@ -171,10 +174,10 @@ ON_POSTGRES: Final = frozenset(
         "test_a_failure_in_the_middle_of_a_write_leaves_nothing",
         "test_a_launch_of_claimed_and_free_days_is_refused_and_leaves_nothing",
         "test_a_release_is_intended_and_then_true_and_its_unit_moves_with_it",
-        "test_an_old_ledger_goes_up_and_keeps_what_it_held",
+        "test_an_old_ledger_is_migrated_and_keeps_its_rows",
         "test_migrations_lead_to_exactly_the_declared_tables",
         "test_no_release_is_taken_back_and_no_evidence_rewritten",
-        "test_of_a_launch_and_a_new_plan_at_once_one_wins",
+        "test_only_one_of_a_launch_and_a_concurrent_plan_wins",
         "test_the_database_itself_refuses_to_rewrite_history",
         "test_the_lease_of_a_dead_process_is_taken_over_when_it_is_over",
         "test_the_newest_evidence_of_a_day_counts",

@@ -101,7 +101,7 @@ def test_rows_under_other_keys_are_refused(shop: Shop) -> None:
     assert shop.sees("keys") == [[D1, "1"], [D1, "2"], [D1, "3"]]
 
 
-def test_what_a_day_looks_back_at_is_landed_with_it(shop: Shop) -> None:
+def test_days_that_a_day_looks_back_at_are_landed_with_it(shop: Shop) -> None:
     window = "PARTITION BY id ORDER BY day RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW"
     rolling = f"SELECT day, id, CAST(sum(n) OVER ({window}) AS INT) AS n FROM staging"
     number = {"columns": {"id": "integer", "n": "integer"}}
@@ -119,7 +119,7 @@ def test_what_a_day_looks_back_at_is_landed_with_it(shop: Shop) -> None:
     assert shop.sees("running") == []
 
 
-def test_what_would_lose_something_in_reading_is_quarantined(shop: Shop) -> None:
+def test_a_row_that_would_lose_something_in_reading_is_quarantined(shop: Shop) -> None:
     both = {"columns": {"id": "integer", "n": "decimal(9,2)"}}
     shop.describe("cut", both, columns={"n": {"type": "decimal(9,2)"}})
     # The second row is cut, and the file has a column that nobody declared.
@@ -134,7 +134,7 @@ def test_what_would_lose_something_in_reading_is_quarantined(shop: Shop) -> None
     assert shop.sees("cut") == shop.sees("renamed") == []
 
 
-def test_a_model_sees_what_it_is_handed(shop: Shop) -> None:
+def test_a_model_sees_the_tables_that_it_is_given(shop: Shop) -> None:
     file = shop.write("elsewhere.csv", "id\n9\n")
     source = {"columns": {"id": "integer"}}
     shop.describe("reads", source, ("", f"SELECT day, CAST(_c0 AS INT) AS id FROM staging, csv.`{file}` WHERE _c0 > 0"))
@@ -219,7 +219,7 @@ def test_a_stale_pyc_is_not_what_runs(shop: Shop) -> None:
     assert shop.sees("stale") == [[D1, "1"]]
 
 
-def test_a_file_of_the_project_that_nobody_hashes_is_not_run(shop: Shop) -> None:
+def test_a_project_file_that_is_not_hashed_is_not_run(shop: Shop) -> None:
     """Python has a module of this name itself; the day is built by one text of the project's, and published under another."""
     in_python(shop, "unhashed", RATED.format(module="tabnanny"))
     for rate, assets in ((5, ("unhashed/raw", "unhashed/staging", "unhashed/shadow")), (6, ("unhashed/published",))):
@@ -229,7 +229,7 @@ def test_a_file_of_the_project_that_nobody_hashes_is_not_run(shop: Shop) -> None
     refuses(launched, "tabnanny.py of the project has the name of a module of the standard library; rename it")
 
 
-def test_what_other_code_stages_meanwhile_is_not_published_under_this_code(shop: Shop) -> None:
+def test_rows_that_other_code_stages_meanwhile_are_not_published_under_this_code(shop: Shop) -> None:
     def staging(factor: int) -> None:
         model = f"SELECT _lineage.delivery_day AS day, id * {factor} AS id, _lineage FROM raw"
         shop.write("datasets/staged/staging.sql", model)
@@ -250,7 +250,7 @@ def test_what_other_code_stages_meanwhile_is_not_published_under_this_code(shop:
     assert shop.sees("staged") == [[D1, "1"]]
 
 
-def test_what_raw_from_a_backup_has_lost_is_not_published_as_nothing(shop: Shop) -> None:
+def test_days_that_a_restored_raw_has_lost_are_not_published_empty(shop: Shop) -> None:
     shop.describe("backup", {"columns": {"id": "integer"}})
     raw = Path(shop.environ["BACKFILL_ASSETS_WAREHOUSE"]) / "raw" / "backup"
     for day in (D1, D2):

@@ -118,7 +118,7 @@ def test_a_campaign_from_plan_to_sign_off(published: Lab) -> None:
     backfill(lab, "hold", "lift", DATASET, str(DAYS[0]), str(DAYS[-1]))
 
 
-def test_a_paused_campaign_holds_no_run_and_goes_on_where_it_was(lab: Lab) -> None:
+def test_a_paused_campaign_holds_no_run_and_continues_where_it_was(lab: Lab) -> None:
     days = day_range(dt.date(2024, 8, 1), dt.date(2024, 8, 12))
     for day in days:
         lab.deliver(DATASET, day, [(1, 10)])
@@ -150,7 +150,7 @@ def test_a_paused_campaign_holds_no_run_and_goes_on_where_it_was(lab: Lab) -> No
     assert amounts(lab, DATASET, days) == dict.fromkeys(days, 10)
 
 
-def test_a_specification_with_faults_is_refused_with_every_line(lab: Lab) -> None:
+def test_a_specification_with_problems_is_refused_with_every_line(lab: Lab) -> None:
     content = fee_campaign(backfill_id="wrong-one") | {"target": {"dataset": DATASET, "partition_key": "date"}}
     file = write(lab, content | {"rollback": {"keep_for": "900d"}})
     text = backfill(lab, "plan", file, refused=True)

@@ -147,7 +147,7 @@ def goes_on(lab: Lab, name: str) -> None:
     reaches(lab, "validated", name)
 
 
-def test_a_killed_command_and_a_killed_run_worker_need_nobody(observed: Observed, lab: Lab) -> None:
+def test_a_killed_command_and_a_killed_run_worker_need_no_command(observed: Observed, lab: Lab) -> None:
     observed.injected("kill -9 of `backfill launch --watch`, then of a run worker in the middle of a batch")
     name = "faults-workers"
     days = delivered_and_planned(lab, name, dt.date(2024, 9, 1), 4)
@@ -168,7 +168,9 @@ def test_a_killed_command_and_a_killed_run_worker_need_nobody(observed: Observed
     assert_published_once(observed, lab, name, days)
 
 
-def test_after_a_killed_daemon_and_a_killed_spark_server_only_what_lacks_is_built(observed: Observed, lab: Lab) -> None:
+def test_after_a_killed_daemon_and_a_killed_spark_server_only_missing_days_are_built(
+    observed: Observed, lab: Lab
+) -> None:
     observed.injected("kill -9 of the daemon after the first batch, of the Spark server in the middle of the fourth")
     name = "faults-servers"
     days = delivered_and_planned(lab, name, dt.date(2024, 9, 11), 6)
@@ -215,7 +217,7 @@ def test_no_batch_begins_between_the_start_and_the_end_of_a_live_run(observed: O
     assert_built_once(observed, lab, name, days)
 
 
-def test_beside_a_live_run_that_never_ends_the_floor_of_progress_holds(observed: Observed, lab: Lab) -> None:
+def test_the_floor_of_progress_holds_beside_a_live_run_that_never_ends(observed: Observed, lab: Lab) -> None:
     observed.injected("a live run that never ends")
     name = "faults-floor"
     days = delivered_and_planned(lab, name, dt.date(2024, 10, 1), 3, min_progress=f"1 batch per {FLOOR.seconds}s")

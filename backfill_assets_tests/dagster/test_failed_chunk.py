@@ -93,7 +93,9 @@ def test_a_run_of_one_good_day_of_the_unit_is_refused_by_name_and_is_no_green_ru
     assert amounts(lab, DATASET, DAYS) == {}
 
 
-def test_the_printed_relaunch_releases_the_whole_unit_and_recomputes_only_the_failed_day(lab: Lab, failed: str) -> None:
+def test_the_printed_relaunch_releases_the_complete_unit_and_recomputes_only_the_failed_day(
+    lab: Lab, failed: str
+) -> None:
     unit = lab.unit(failed)
     attempts = {e.attempt for e in lab.application.ledger.evidence(unit.id).values() if e.passed}
     lab.deliver(DATASET, BAD, [(1, 10), (2, 10)], number=2)

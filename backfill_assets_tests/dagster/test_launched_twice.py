@@ -115,7 +115,7 @@ def listed(lab: Lab) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("door", ["assign.1", "lock.1"], ids=["the first claim", "the first build"])
-def test_two_launches_that_come_to_the_same_door_at_once_build_and_release_once(
+def test_two_launches_that_reach_the_same_step_together_build_and_release_once(
     observed: Observed, lab: Lab, door: str
 ) -> None:
     days = delivered(lab, dt.date(2024, 2, 1) if door == "assign.1" else dt.date(2024, 2, 11), 6)
@@ -136,7 +136,7 @@ def test_two_launches_that_come_to_the_same_door_at_once_build_and_release_once(
     observed.found(found)
 
 
-def test_a_command_that_comes_to_its_shadow_after_the_backfill_has_published_finds_nothing_to_do(
+def test_a_command_that_reaches_its_shadow_after_the_backfill_has_published_has_nothing_to_do(
     observed: Observed, lab: Lab
 ) -> None:
     days, own = delivered(lab, dt.date(2024, 2, 21), 6), lab.root / "late"
@@ -217,7 +217,7 @@ def test_a_campaign_is_not_launched_over_days_that_a_backfill_from_the_ui_is_bui
 
 
 @pytest.mark.parametrize("point", [BEFORE, AFTER])
-def test_the_webserver_dies_with_a_launch_in_it_while_another_is_at_work(
+def test_the_webserver_dies_with_a_launch_in_it_while_another_is_running(
     observed: Observed, lab: Lab, point: str
 ) -> None:
     days = delivered(lab, dt.date(2024, 4, 1) if point == BEFORE else dt.date(2024, 4, 21), 3)

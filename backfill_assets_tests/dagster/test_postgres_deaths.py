@@ -83,7 +83,7 @@ def test_postgres_is_killed_under_a_worker_that_commits(lab: Lab, urls: dict[str
 
 
 @pytest.mark.parametrize("call", LONG)
-def test_postgres_is_away_for_longer_than_anybody_tries_again(
+def test_postgres_is_away_for_longer_than_all_retries_take(
     lab: Lab, urls: dict[str, str], observed: Observed, call: str
 ) -> None:
     days, cut, known, command = LONG[call]

@@ -112,7 +112,7 @@ def test_a_clock_that_was_ahead_dates_no_later_release_and_hides_no_late_row(sho
     assert (years[D2], late) == (0, 2), f"the later release is dated {years[D2]} years ahead; {late} of 2 days are late"
 
 
-def test_nobody_else_on_the_host_ends_the_work_of_a_server_and_the_status_tells_the_truth(tmp_path: Path) -> None:
+def test_another_process_on_the_host_cannot_stop_the_work_of_a_server_and_the_status_is_right(tmp_path: Path) -> None:
     shop = Shop(tmp_path, tmp_path / "warehouse")
     shop.describe("any", OF_ID)
     with shop.observed(BACKFILL_ASSETS_SPARK_MEMORY="1g"):

@@ -40,7 +40,9 @@ def status(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Result:
     return CliRunner().invoke(app, ["spark", "status"])
 
 
-def test_nobody_else_on_the_host_can_stop_the_work_of_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_on_the_host_cannot_stop_the_work_of_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = engine_settings(tmp_path / "warehouse")
     server = SparkServer(settings)
     port = server.ensure().port
@@ -56,7 +58,7 @@ def test_nobody_else_on_the_host_can_stop_the_work_of_a_server(tmp_path: Path, m
         server.stop()
 
 
-def test_a_server_on_which_no_task_runs_is_said_not_to_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_runs_no_task_is_reported_as_not_working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, home = engine_settings(tmp_path / "warehouse"), EngineFolder(tmp_path / "warehouse")
     with somebody_elses_server(settings, tmp_path / "open", OPEN) as url:
         endpoint = Endpoint.remote(url)

@@ -110,7 +110,7 @@ def test_the_sentence_of_a_review_names_the_planted_fault(judged: Judged, fault:
     assert sentence.startswith(f"{fault.level.value} check {fault.check} of {NAME} fails on {FAULTY[fault]}"), sentence
 
 
-def test_of_200_correct_corrections_none_is_refused(judged: Judged) -> None:
+def test_none_of_200_correct_corrections_is_refused(judged: Judged) -> None:
     assert len(CORRECTED) == 200
     assert [str(v) for day in CORRECTED for v in judged.evidence[day].verdicts if v.refuses] == []
     sides = [judged.evidence[day].measured for day in CORRECTED]

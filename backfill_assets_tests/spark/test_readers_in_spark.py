@@ -48,7 +48,9 @@ def test_the_view_has_business_columns_only(flights: Flights, spark: SparkSessio
     assert spark.table("published.flights").where(f"flight_date = '{MARCH[3]}'").count() == 2
 
 
-def test_many_who_renew_the_views_at_once_do_not_disturb_each_other(flights: Flights, spark: SparkSession) -> None:
+def test_many_processes_that_renew_the_views_together_do_not_disturb_each_other(
+    flights: Flights, spark: SparkSession
+) -> None:
     for _ in range(3):
         spark.sql("DROP VIEW IF EXISTS published.flights")
         with ThreadPoolExecutor(4) as people:

@@ -90,7 +90,7 @@ def test_a_lost_watcher_is_replaced_without_a_new_server(observed: Observed, war
     observed.found("another watcher at the same server")
 
 
-def test_a_killed_server_is_named_and_then_replaced_though_its_number_went_to_another_process(
+def test_a_killed_server_is_named_and_then_replaced_although_its_process_id_is_reused(
     observed: Observed,
     warehouse: Path,
 ) -> None:
@@ -118,7 +118,7 @@ def test_a_killed_server_is_named_and_then_replaced_though_its_number_went_to_an
     observed.found(lost.value, "the next use has started a server with another token")
 
 
-def test_an_idle_server_stops_but_never_under_a_client_not_even_a_frozen_one(warehouse: Path) -> None:
+def test_an_idle_server_stops_but_never_under_a_client_even_if_that_is_frozen(warehouse: Path) -> None:
     server = SparkServer(engine_settings(warehouse, spark_idle="6s"))  # as the test before started it
     client = start_python(_HOLD, engine_environment(warehouse) | {"BACKFILL_ASSETS_SPARK_IDLE": "6s"})
     assert client.stdout is not None
@@ -137,7 +137,7 @@ def test_an_idle_server_stops_but_never_under_a_client_not_even_a_frozen_one(war
     assert not server.stop()
 
 
-def test_a_server_that_works_on_for_nobody_is_stopped_and_the_next_session_starts_another(
+def test_a_server_that_works_without_a_connection_is_stopped_and_then_replaced(
     observed: Observed, warehouse: Path
 ) -> None:
     observed.injected("kill -9 of the client of an endless query")

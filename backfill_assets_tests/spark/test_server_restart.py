@@ -16,7 +16,7 @@ from backfill_assets_tests.observed import Observed
 pytestmark = pytest.mark.faults
 
 
-def test_no_session_goes_on_in_an_embedded_server_that_was_started_again(observed: Observed, tmp_path: Path) -> None:
+def test_no_session_continues_in_a_restarted_embedded_server(observed: Observed, tmp_path: Path) -> None:
     warehouse, port = tmp_path / "warehouse", str(free_port())
     before = engine_settings(warehouse, spark_port=port)
     after = engine_settings(warehouse, spark_port=port, spark_memory="1200m")
@@ -42,7 +42,7 @@ def test_no_session_goes_on_in_an_embedded_server_that_was_started_again(observe
 
 # Three servers, one after the other, under what a client makes of them: left to `make test-faults`.
 @pytest.mark.orchestration
-def test_no_session_goes_on_in_somebody_elses_server_that_was_started_again(observed: Observed, tmp_path: Path) -> None:
+def test_no_session_continues_in_a_restarted_remote_server(observed: Observed, tmp_path: Path) -> None:
     settings = engine_settings(tmp_path / "warehouse")
     other = {"spark.sql.ansi.enabled": "false", "spark.sql.shuffle.partitions": "13"}
 

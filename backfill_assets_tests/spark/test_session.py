@@ -81,7 +81,7 @@ def test_a_new_attempt_ends_what_a_killed_one_left_running(spark_settings: Setti
         assert spark.range(4).count() == 4
 
 
-def test_an_older_attempt_that_still_lives_can_do_nothing_more(spark_settings: Settings) -> None:
+def test_an_older_attempt_that_is_still_running_can_do_nothing_more(spark_settings: Settings) -> None:
     def overtaken() -> None:
         with open_session(spark_settings, "step-7") as older:
             older.range(1).count()
@@ -141,7 +141,7 @@ def test_an_error_of_the_work_itself_arrives_as_it_is(spark_settings: Settings) 
         spark.sql("SELECT 1 / 0").collect()
 
 
-def test_no_session_may_choose_a_setting_that_decides_which_rows_come_out(spark_settings: Settings) -> None:
+def test_no_session_can_change_a_setting_that_decides_which_rows_come_out(spark_settings: Settings) -> None:
     loose = {
         "spark.sql.ansi.enabled": "false",
         "spark.sql.files.ignoreMissingFiles": "true",

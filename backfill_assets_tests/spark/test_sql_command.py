@@ -11,7 +11,7 @@ from backfill_assets_tests.engine import engine_environment
 
 
 @pytest.mark.parametrize(("rows", "said"), [(2, "the first 2 rows; ask for more with --rows"), (3, "3 rows")])
-def test_sql_tells_whether_a_query_has_more_rows_than_it_shows(
+def test_sql_says_whether_a_query_has_more_rows_than_it_shows(
     spark_settings: Settings, monkeypatch: pytest.MonkeyPatch, rows: int, said: str
 ) -> None:
     for name, value in engine_environment(spark_settings.warehouse).items():

@@ -91,7 +91,7 @@ def test_the_failed_day_is_red_under_its_check_and_the_others_are_green(ui: Ui, 
     assert ui.days_in_state("Passed") == [day for day in DAYS if day != BAD]
 
 
-def test_the_failed_day_tells_what_was_expected_and_found_with_a_sample(ui: Ui, launched: Launched) -> None:
+def test_the_failed_day_shows_what_was_expected_and_found_with_a_sample(ui: Ui, launched: Launched) -> None:
     ui.open_asset("shadow", "tickets", "Checks")
     ui.open_check("unique_key")
     ui.choose_days(DAYS)

@@ -147,7 +147,7 @@ def test_the_keyboard_alone_reaches_content_parts_and_commands(chrome: Browser, 
     page.context.close()
 
 
-def test_it_prints_whole_and_light(chrome: Browser, pages: Pages, tmp_path: Path) -> None:
+def test_it_prints_completely_and_in_light_colours(chrome: Browser, pages: Pages, tmp_path: Path) -> None:
     seen = opened(chrome, pages["not_ready"], 1280, "dark")
     seen.page.evaluate("() => window.dispatchEvent(new Event('beforeprint'))")
     seen.page.wait_for_function(_ALL_DRAWN)

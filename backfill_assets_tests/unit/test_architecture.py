@@ -143,7 +143,7 @@ def without_migrations(paths: list[Path]) -> list[Path]:
     return [path for path in paths if "migrations" not in path.parts]
 
 
-def test_the_words_of_all_rooms_import_nothing_but_the_standard_library_and_pydantic() -> None:
+def test_the_core_imports_only_the_standard_library_and_pydantic() -> None:
     paths = modules_of(PACKAGE / "core")
     assert paths, "there are no modules: this test looks in the wrong place"
     assert breaches(impure_imports, paths) == []

@@ -45,7 +45,7 @@ def test_an_old_java_is_refused_with_its_version_and_the_remedy(tmp_path: Path, 
         require_java({"JAVA_HOME": str(home)})
 
 
-def test_a_program_that_tells_no_version_is_refused(tmp_path: Path) -> None:
+def test_a_program_that_prints_no_version_is_refused(tmp_path: Path) -> None:
     home = _java_home(tmp_path / "jdk", "No Java runtime present, requesting install.")
     with pytest.raises(JavaError, match="No Java runtime present"):
         require_java({"JAVA_HOME": str(home)})

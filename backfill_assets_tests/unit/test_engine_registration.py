@@ -70,7 +70,7 @@ def test_another_process_with_the_same_number_is_not_taken_for_the_server() -> N
     earlier.terminate()  # and is certainly not ended for it: this test goes on
 
 
-def test_a_process_that_ended_is_not_found_even_before_its_parent_has_noticed() -> None:
+def test_an_ended_process_is_not_found_even_before_its_parent_has_noticed() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     ref = ProcessRef.of(child.pid)
     assert ref.find() is not None
@@ -116,12 +116,12 @@ def test_a_url_of_the_embedded_server_itself_names_no_second_one(settings: Setti
         _remote(tmp_path, "sc://localhost:15003").ensure()
 
 
-def test_a_dead_embedded_server_keeps_no_remote_one_out(settings: Settings, tmp_path: Path) -> None:
+def test_a_dead_embedded_server_does_not_block_a_remote_one(settings: Settings, tmp_path: Path) -> None:
     _folder(settings).write(_registration(ProcessRef(pid=os.getpid(), started=0.0)))
     assert _remote(tmp_path).ensure() == Endpoint("sc://spark.example.org:15002")
 
 
-def test_of_two_servers_only_the_one_at_work_is_used_until_its_work_is_over(settings: Settings, tmp_path: Path) -> None:
+def test_only_the_busy_one_of_two_servers_is_used_until_its_work_is_over(settings: Settings, tmp_path: Path) -> None:
     one, other = _remote(tmp_path), _remote(tmp_path, "sc://other.example.org:15002/;token=hunter2")
     endpoint = one.ensure()
     for refused in (other, SparkServer(settings)):
@@ -176,7 +176,7 @@ def test_one_server_under_two_users_is_one_server(tmp_path: Path) -> None:
     assert same.ensure().url.startswith("sc://spark.example.org:15002")
 
 
-def test_a_note_from_the_future_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_note_from_the_future_blocks_no_other_server(tmp_path: Path) -> None:
     one, later = _remote(tmp_path), time.time() + 40 * 86_400
     one.ensure()
     os.utime(one.note.path, (later, later))

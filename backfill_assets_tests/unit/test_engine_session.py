@@ -172,7 +172,7 @@ def test_a_server_of_ones_own_that_went_away_may_have_too_little_memory(
         _break(embedded, spark, _CODES.INTERNAL, message)
 
 
-def test_a_server_of_somebody_else_that_went_away_is_for_them_to_start(spark: _Spark, remote: Settings) -> None:
+def test_a_remote_server_that_went_away_has_to_be_started_by_its_owner(spark: _Spark, remote: Settings) -> None:
     remedy = r"went away while step-7.*backfill resume.*does not start by itself \(BACKFILL_ASSETS_SPARK_URL\)"
     with pytest.raises(ServerLostError, match=remedy) as lost:
         _break(remote, spark, _CODES.INTERNAL, _GONE[0])

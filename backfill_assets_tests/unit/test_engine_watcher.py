@@ -206,7 +206,7 @@ def test_a_server_is_not_stopped_under_a_client_even_if_that_is_frozen(server: _
 
 
 @pytest.mark.faults
-def test_a_server_at_work_is_stopped_only_once_nobody_has_been_connected_for_ten_seconds(
+def test_a_busy_server_is_stopped_only_after_ten_seconds_without_a_connection(
     observed: Observed, server: _Server, watcher: _Watcher, caplog: pytest.LogCaptureFixture
 ) -> None:
     observed.injected("the client of a server at work goes")
@@ -225,7 +225,7 @@ def test_a_server_at_work_is_stopped_only_once_nobody_has_been_connected_for_ten
     observed.found("the watcher stops it, and not before nobody has been connected for ten seconds")
 
 
-def test_a_server_that_is_still_starting_works_for_whoever_waits_for_it(server: _Server, watcher: _Watcher) -> None:
+def test_a_server_that_is_still_starting_counts_as_used(server: _Server, watcher: _Watcher) -> None:
     server.asked_to("work")
     server.last_used_before(60)
     watcher.has_looked()

@@ -56,7 +56,7 @@ def cases() -> dict[str, list[str]]:
 
 
 @pytest.mark.slow  # a pytest of its own
-def test_the_table_names_only_tests_and_cases_that_there_are(cases: dict[str, list[str]]) -> None:
+def test_the_table_names_only_existing_tests_and_cases(cases: dict[str, list[str]]) -> None:
     names = {test.partition("::")[2] for test in cases if test.startswith("unit/ledger/")}
     assert ON_POSTGRES - names == set()
     for entry, kept in NIGHTLY.items():
@@ -68,7 +68,7 @@ def test_the_table_names_only_tests_and_cases_that_there_are(cases: dict[str, li
         assert (len(nightly) < len(found)) is bool(kept), f"{entry}: {kept} names no case"
 
 
-def test_no_more_faults_than_these_have_all_of_their_tests_at_night() -> None:
+def test_only_these_faults_have_all_of_their_tests_at_night() -> None:
     at_night = [f.tests for faults in FAULTS.values() for f in faults if {run_of(t) for t in f.tests} == {Run.at_night}]
     assert {test.partition("::")[0] for tests in at_night for test in tests} == WHOLE_FILES_AT_NIGHT
     assert len(at_night) == 9

@@ -227,11 +227,11 @@ def test_a_command_that_fails_for_an_unknown_reason_does_not_catch_a_bug(bug: Bu
     assert (result.caught, result.note) == (False, "failed otherwise: no Java\n")
 
 
-def test_a_bug_that_nothing_fails_of_is_not_caught(bug: Bug, copy: Copy) -> None:
+def test_a_bug_that_fails_no_test_is_not_caught(bug: Bug, copy: Copy) -> None:
     assert try_out(bug, copy, ["true"]).note == "not caught"
 
 
-def test_what_a_command_leaves_running_is_ended(copy: Copy) -> None:
+def test_processes_that_a_command_leaves_running_are_ended(copy: Copy) -> None:
     copy.make()
     left = int(copy.run(["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"]).stdout)
     assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE

@@ -75,7 +75,7 @@ def test_no_permission_is_left_in_the_webserver_for_viewers(viewers: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ["materialization", "check", "observation"])
-def test_nobody_reports_events_at_the_webserver_for_viewers(viewers: str, kind: str) -> None:
+def test_no_user_can_report_events_at_the_webserver_for_viewers(viewers: str, kind: str) -> None:
     body = {"check_name": "rows", "passed": True}
     assert requests.post(f"{viewers}/report_asset_{kind}/sales/published", json=body, timeout=60).status_code == 401
 
@@ -88,7 +88,7 @@ def servers() -> list[str]:
 
 
 @pytest.mark.parametrize("server", servers(), ids=["viewers", "operators"])
-def test_the_proxy_asks_for_a_password_and_refuses_what_foreign_pages_send(server: str) -> None:
+def test_the_proxy_asks_for_a_password_and_refuses_requests_of_foreign_pages(server: str) -> None:
     assert re.search(r"(?m)^ {4}auth_basic_user_file +\S+;", server)
     assert "auth_basic off" not in server
     assert "if ($foreign) { return 403; }" in server

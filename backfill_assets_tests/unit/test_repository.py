@@ -131,7 +131,7 @@ def test_no_file_names_a_registry() -> None:
     assert found == {}
 
 
-def test_no_file_holds_a_path_of_somebodys_home_folder() -> None:
+def test_no_file_contains_a_path_of_a_home_folder() -> None:
     found = {
         str(path.relative_to(ROOT)): match[0]
         for path in committed_files()
@@ -268,7 +268,7 @@ def test_of_a_fault(told, case):
 
 
 @pytest.mark.slow  # a pytest of its own
-def test_what_a_machine_shows_in_a_weaker_way_is_printed_after_every_run(tmp_path: Path) -> None:
+def test_results_that_a_machine_shows_in_a_weaker_way_are_printed_after_every_run(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "from backfill_assets_tests.observed import observed, pytest_terminal_summary\n"
     )

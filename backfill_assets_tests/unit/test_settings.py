@@ -99,7 +99,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
         Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": str(tmp_path / "lake")})
 
 
-def test_a_warehouse_behind_links_that_lead_in_a_circle_is_refused(tmp_path: Path) -> None:
+def test_a_warehouse_behind_circular_links_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one").symlink_to(tmp_path / "other")
     (tmp_path / "other").symlink_to(tmp_path / "one")
     with pytest.raises(SettingsError, match=r"BACKFILL_ASSETS_WAREHOUSE: .*its links cannot be followed"):

@@ -137,7 +137,7 @@ def test_rows_of_a_duplicate_key_are_matched_one_by_one_if_numbered(spark: Spark
     assert (added["id"], added[STATUS], added["new:label"]) == (2, "added", "c")
 
 
-def test_what_floats_are_rounded_by_is_no_difference_unless_they_are_compared_to_the_bit(spark: SparkSession) -> None:
+def test_rounding_of_floats_is_no_difference_unless_they_are_compared_to_the_bit(spark: SparkSession) -> None:
     schema = "day date, id int, ratio double, share double, short float"
     shape = Shape("day", ("id",), {"ratio": EXACT, "share": Decimal("0.01"), "short": EXACT})
     old = [

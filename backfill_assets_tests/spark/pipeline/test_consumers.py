@@ -46,7 +46,7 @@ def test_later_days_are_left_out(published: Kit) -> None:
     assert nothing == {"finance": {"fees": None, "rows": Decimal(0)}, "features": {"mean": None}}
 
 
-def test_a_column_that_the_version_lacks_is_null(kit: Kit) -> None:
+def test_a_column_that_the_version_does_not_have_is_null(kit: Kit) -> None:
     loaded = dataset(kit)
     kit.publish(loaded, kit.rows((D1, 1, "a", 1.0, Decimal(1))).drop("fee"))
     assert consumer_figures(kit.spark, loaded, kit.layout, 0, D1)["finance"] == {"fees": None, "rows": Decimal(1)}

@@ -83,7 +83,7 @@ def test_a_supplier_who_sends_corrects_and_takes_back_gets_what_they_said_last(k
     assert (lost, application.pipeline.days_to_land("trips", (D1,))) == ({PATH}, ())
 
 
-def test_a_file_of_a_later_day_wins_whatever_its_time_and_of_a_day_the_latest_file_may_replace_the_rest(
+def test_a_file_of_a_later_day_wins_whatever_its_time_and_the_latest_file_of_a_day_may_replace_the_rest(
     kit: Kit,
 ) -> None:
     late = {**TRIPS["source"], "late_days": 1}  # type: ignore[dict-item]
@@ -117,7 +117,7 @@ def test_a_file_of_a_later_day_wins_whatever_its_time_and_of_a_day_the_latest_fi
     assert ids(kit, application, D1, name="whole") == [1, 2]
 
 
-def test_a_file_that_a_narrower_path_finds_no_more_is_refused_by_name_until_it_is_withdrawn(kit: Kit) -> None:
+def test_a_file_outside_a_narrowed_path_is_refused_by_name_until_it_is_withdrawn(kit: Kit) -> None:
     def described(path: str) -> Application:
         kit.dataset(source={**TRIPS["source"], "path": path})  # type: ignore[dict-item]
         return Application(kit.settings)
@@ -275,7 +275,7 @@ _FIRST = (D7, "7/a")
     [Put(_FIRST, "A", 0), Other.publish, Other.back_up, Other.read, Other.empty, Put(_FIRST, "B", 0), Other.restore]
 )
 @given(st.lists(st.one_of(an_act, st.sampled_from(Other)), max_size=16))
-def test_what_is_published_is_what_the_sources_say_whatever_happens(kit: Kit, story: list[Act | Other]) -> None:
+def test_published_rows_follow_the_sources_whatever_happens(kit: Kit, story: list[Act | Other]) -> None:
     """Files come, are corrected, go back, are withdrawn and read again; code, reading and backups change in between."""
     observed = Story(Kit(kit.spark, Path(mkdtemp(dir=kit.root))))
     for act in [*story, Other.publish]:

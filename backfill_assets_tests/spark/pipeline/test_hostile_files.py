@@ -104,7 +104,7 @@ def test_every_broken_file_is_landed_with_its_bad_rows_counted_and_the_good_ones
     assert kit.land(loaded, D1, D2) == tuple(deliveries.values())
 
 
-def test_a_file_without_its_header_is_refused_for_its_day_and_beside_whole_ones(kit: Kit) -> None:
+def test_a_file_without_its_header_is_refused_for_its_day_and_beside_complete_ones(kit: Kit) -> None:
     loaded = kit.dataset(source=source("csv"))
     kit.deliver(D1, f"{D1},1,a,1.5,2.25", part="-a")
     file = kit.put(f"trips/{D1}-b.csv", b"")

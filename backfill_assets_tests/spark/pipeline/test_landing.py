@@ -155,13 +155,13 @@ def test_a_file_of_a_header_alone_is_a_delivery_without_rows(landed: Landed) -> 
     assert {day: c.rows for day, c in kit.stage(loaded, EMPTY).items()} == {EMPTY: 0}
 
 
-def test_columns_are_matched_by_header_in_any_order_and_surplus_ones_are_read_past(landed: Landed) -> None:
+def test_columns_are_matched_by_header_in_any_order_and_surplus_ones_are_skipped(landed: Landed) -> None:
     assert [(d.rows, d.corrupt_rows) for d in landed.of(OTHER_HEADERS)] == [(1, 0), (1, 0)]
     expected = [(1, "a", 9.5, Decimal("2.50")), (2, "b", 8.5, Decimal("1.25"))]
     assert values(landed.rows(OTHER_HEADERS), "id", "kind", "amount", "fee") == expected
 
 
-def test_a_row_that_is_cut_is_quarantined_also_where_a_file_has_columns_that_nobody_declared(landed: Landed) -> None:
+def test_a_truncated_row_is_quarantined_also_in_a_file_with_undeclared_columns(landed: Landed) -> None:
     assert [(d.rows, d.corrupt_rows) for d in landed.of(CUT)] == [(3, 2)]
     assert values(landed.rows(CUT).where("_corrupt_record IS NULL"), "id", "fee") == [(1, Decimal("2.25"))]
 
@@ -195,7 +195,7 @@ def test_the_same_content_under_another_name_is_a_delivery_of_its_own(kit: Kit) 
     assert values(kit.raw(loaded), "_source_file") == [(f"trips/{D1}-again.csv",), (f"trips/{D1}.csv",)]
 
 
-def test_two_sessions_that_land_the_same_file_at_once_land_it_once(kit: Kit, spark_settings: Settings) -> None:
+def test_two_sessions_that_land_the_same_file_together_land_it_once(kit: Kit, spark_settings: Settings) -> None:
     loaded = kit.dataset()
     kit.deliver(D1, f"{D1},2,a,1,1", f"{D1},3,a,1,1")
     files = discover(loaded, kit.layout, [D1])

@@ -85,7 +85,7 @@ def test_every_figure_of_a_day_comes_out_right(measured_days: MeasuredDays) -> N
     assert (staging.fingerprint, staging.counts) == ("", {})
 
 
-def test_of_neighbouring_days_only_row_counts_and_sums_are_read(measured_days: MeasuredDays) -> None:
+def test_only_row_counts_and_sums_of_neighbouring_days_are_read(measured_days: MeasuredDays) -> None:
     found = published_figures(measured_days.kit.frames(measured_days.loaded), [NEIGHBOUR, NO_FEE])
     known = {name: value for name, value in found[NEIGHBOUR].items() if value is not None}
     assert known == {"row_count": 2, "amount": 3, "fee": Decimal("0.50"), "id": 3}
@@ -97,7 +97,7 @@ def test_a_sum_of_nulls_only_is_no_figure(measured_days: MeasuredDays) -> None:
     assert (shadow.metrics["fee"], shadow.metrics["amount"]) == (None, Decimal("1.0"))
 
 
-def test_what_is_published_is_measured_by_the_same_rules(measured_days: MeasuredDays) -> None:
+def test_published_rows_are_measured_by_the_same_rules(measured_days: MeasuredDays) -> None:
     copied, changed = measured_days.sides[COPIED], measured_days.sides[CHANGED]
     assert copied.shadow.fingerprint == copied.published.fingerprint
     assert copied.shadow.metrics == copied.published.metrics

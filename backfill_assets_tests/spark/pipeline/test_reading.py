@@ -116,7 +116,7 @@ def test_csv_keeps_what_a_type_can_hold_and_quarantines_what_would_be_lost(modul
     assert "latin,,,,,,,,,K\ufffdln" in read.rows
 
 
-def test_the_headline_of_a_file_that_was_joined_to_another_is_no_row(kit: Kit) -> None:
+def test_the_header_of_a_file_that_was_appended_to_another_is_no_row(kit: Kit) -> None:
     loaded = kit.dataset(source=source(OLD))
     content, mark = b"id,amount\n1,a\n", codecs.BOM_UTF8
     kit.put(f"trips/{D1}.csv", content * 2)
@@ -126,7 +126,7 @@ def test_the_headline_of_a_file_that_was_joined_to_another_is_no_row(kit: Kit) -
     assert values(kit.raw(loaded).where("_corrupt_record IS NULL"), "id", "amount") == [("1", "a")] * 6
 
 
-def test_json_lines_are_held_to_the_same_and_each_is_one_object(module_kit: Kit) -> None:
+def test_the_same_holds_for_json_lines_and_each_is_one_object(module_kit: Kit) -> None:
     whole = {"id": "whole", **dict.fromkeys(TYPES)}
     kept = {f"{column}{i}": {"id": f"{column}{i}", column: text} for i, (column, text, _) in enumerate(KEPT)}
     lost = [json.dumps({"id": "lost", column: text}, ensure_ascii=False) for column, text in LOST]
@@ -192,7 +192,7 @@ def declared(kit: Kit, observed: dict[str, object], *names: str) -> Application:
     return Application(kit.settings)
 
 
-def test_what_is_declared_now_reaches_what_landed_before_without_its_source(kit: Kit) -> None:
+def test_a_new_declaration_applies_to_landed_files_without_their_source(kit: Kit) -> None:
     names = {"id": "string", "note": "string", "amount": "string"}
     lines = b"1;NA;4.50;x\n2;b;4.5049;y\n3;K\xf6ln;1;z\n"
     file = kit.put(f"trips/{D1}.csv", lines)
@@ -220,7 +220,7 @@ def test_what_is_declared_now_reaches_what_landed_before_without_its_source(kit:
     assert [(d.rows, d.corrupt_rows) for d in typed.ledger.deliveries("trips", [D1])] == [(3, 1)]
 
 
-def test_a_column_that_is_declared_in_mid_history_is_filled_where_files_have_it_and_missed_by_name_where_not(
+def test_a_column_that_is_declared_in_mid_history_is_filled_from_files_that_have_it_or_named_as_missing(
     kit: Kit,
 ) -> None:
     kit.put(f"trips/{D1}.csv", "id,note\n1,old\n")
@@ -238,7 +238,7 @@ def test_a_column_that_is_declared_in_mid_history_is_filled_where_files_have_it_
     assert values(kit.raw(tolerant.datasets["trips"]), "id", "note") == [("1", "old"), ("2", None)]
 
 
-def test_a_json_key_that_no_record_has_is_refused_by_name_also_when_it_is_declared_later(kit: Kit) -> None:
+def test_a_json_key_without_any_record_is_refused_by_name_also_when_it_is_declared_later(kit: Kit) -> None:
     kit.put(f"trips/{D1}.jsonl", '{"id": 1, "price": 2}\n{"id": 2}\n')
     with pytest.raises(SourceError, match=rf"trips/{D1}.jsonl: none of its records has amount; .*found id, price"):
         declared(kit, source(OLD, "jsonl"), "amount").pipeline.land(kit.spark, "trips", (D1,))
@@ -249,7 +249,7 @@ def test_a_json_key_that_no_record_has_is_refused_by_name_also_when_it_is_declar
         declared(kit, source(OLD, "jsonl"), "amount").pipeline.land(kit.spark, "trips", (D1,))
 
 
-def test_columns_that_nobody_declared_are_dropped_if_told_so_and_then_come_from_the_source_again(kit: Kit) -> None:
+def test_undeclared_columns_are_dropped_where_the_dataset_says_so_and_come_from_the_source_later(kit: Kit) -> None:
     file = kit.put(f"trips/{D1}.csv", 'id,secret,amount\n1,Ada,"4,""5"\n2,Bob\n')
     observed = source(OLD, undeclared="drop")
     application = declared(kit, observed, "amount")
@@ -271,7 +271,7 @@ def test_columns_that_nobody_declared_are_dropped_if_told_so_and_then_come_from_
     assert values(kit.raw(more.datasets["trips"]).where("_corrupt_record IS NULL"), "id", "secret") == [("1", "Ada")]
 
 
-def test_parquet_is_read_again_from_its_source_and_missed_by_name_without_it(kit: Kit) -> None:
+def test_parquet_is_read_again_from_its_source_and_named_as_missing_without_it(kit: Kit) -> None:
     file = kit.put(f"trips/{D1}.parquet", "")
     pq.write_table(pa.table({"id": ["1"], "note": ["n"]}), file)
     declared(kit, source({"id": "string"}, "parquet"), "id AS own").pipeline.land(kit.spark, "trips", (D1,))

@@ -153,7 +153,9 @@ FINE = (
 
 
 @pytest.mark.parametrize("text", ANOTHER_TABLE)
-def test_a_model_reads_nothing_that_it_is_not_handed(module_kit: Kit, tables: dict[str, DataFrame], text: str) -> None:
+def test_a_model_reads_only_the_tables_that_it_is_given(
+    module_kit: Kit, tables: dict[str, DataFrame], text: str
+) -> None:
     with pytest.raises(ModelError, match=ANOTHER_TABLE[text]):
         run(module_kit, tables, text)
 
@@ -167,13 +169,13 @@ def test_a_model_calls_nothing_that_gives_other_rows_each_time(
 
 
 @pytest.mark.parametrize("text", FINE)
-def test_what_only_looks_like_a_read_or_a_call_is_none(
+def test_text_that_only_looks_like_a_read_or_a_call_is_accepted(
     module_kit: Kit, tables: dict[str, DataFrame], text: str
 ) -> None:
     assert run(module_kit, tables, text).columns
 
 
-def test_plans_with_many_columns_are_looked_through_to_the_end(module_kit: Kit, tables: dict[str, DataFrame]) -> None:
+def test_plans_with_many_columns_are_checked_completely(module_kit: Kit, tables: dict[str, DataFrame]) -> None:
     many = ", ".join(f"id AS c{i}" for i in range(200))
     with pytest.raises(ModelError, match="reads the clock"):
         run(module_kit, tables, f"SELECT {many}, cast('now' AS timestamp) AS t FROM staging")
@@ -194,7 +196,7 @@ def test_a_query_of_a_golden_source_reads_what_is_declared(module_kit: Kit, tabl
         golden_counts(module_kit.frames(loaded, D1))
 
 
-def test_every_function_of_spark_was_looked_at(spark: SparkSession) -> None:
+def test_every_function_of_spark_was_reviewed(spark: SparkSession) -> None:
     known = {row[0] for row in spark.sql("SHOW FUNCTIONS").collect()} - {"two_times", "spark_catalog.default.two_times"}
     looked_at = LOOKED_AT.read_text().split()
     # A function that is new in Spark: say in dataset/functions.py what it depends on, then add it to the list.

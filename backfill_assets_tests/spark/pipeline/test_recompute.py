@@ -217,7 +217,7 @@ def test_days_of_a_derived_dataset_are_computed_from_what_is_published_or_from_t
     assert published.inputs == own.inputs
 
 
-def test_what_somebody_else_rewrites_meanwhile_is_named_and_what_a_live_run_does_is_not(
+def test_rewrites_by_others_meanwhile_are_named_and_those_of_a_live_run_are_not(
     kit: Kit, spark_settings: Settings
 ) -> None:
     kit.dataset(checks={})

@@ -194,11 +194,11 @@ def test_rows_are_counted_by_what_happens_to_them(few: RowDifferences) -> None:
     }
 
 
-def test_a_day_that_vanishes_is_removed_whole(few: RowDifferences) -> None:
+def test_a_day_that_vanishes_is_removed_completely(few: RowDifferences) -> None:
     assert counts(few, UNPUBLISHED, VANISHED) == {VANISHED: RowCounts(removed=4)}
 
 
-def test_no_rows_are_looked_at_where_nothing_moved(compared_days: ComparedDays) -> None:
+def test_no_rows_are_read_where_nothing_moved(compared_days: ComparedDays) -> None:
     loaded, nowhere = compared_days.by_file, "_shadow/nowhere"
     question = compared_days.question(loaded, SAME, UNPUBLISHED, contract=Contract(), folder=nowhere)
     with row_differences(question) as found:
@@ -302,7 +302,7 @@ def test_the_largest_changes_and_shares_of_a_day_name_rows_and_values(few: RowDi
     assert (none.value, none.rows, none.of, none.moved["amount"]) == ("(not delivered)", 1, 1, 10)
 
 
-def test_values_of_dimensions_are_told_apart_with_null_as_a_value(many: RowDifferences) -> None:
+def test_values_of_dimensions_are_distinguished_and_null_is_a_value(many: RowDifferences) -> None:
     one = compared(many, NULLS)
     kinds = [(s.value, s.rows, s.of, s.moved["amount"]) for s in one.shares if s.dimension == "kind"]
     # Of a row that changed its value the new one counts; the published side has none of it.

@@ -59,7 +59,7 @@ def test_the_newest_delivery_of_a_key_wins_and_its_own_duplicates_stay(staged: S
     ]
 
 
-def test_deliveries_of_the_same_moment_are_told_apart_by_name(staged: Staged) -> None:
+def test_deliveries_of_the_same_moment_are_ordered_by_name(staged: Staged) -> None:
     assert values(staged.kit.staged(staged.loaded).where(f"day = '{D2}'"), "kind") == [("second",)]
 
 
@@ -129,7 +129,7 @@ def test_only_the_days_asked_for_are_replaced_in_one_commit_with_one_file_per_da
     assert {row["count"] for row in per_day.collect()} == {1}
 
 
-def test_days_for_which_nothing_was_ever_landed_can_be_staged(kit: Kit) -> None:
+def test_days_without_any_landed_file_can_be_staged(kit: Kit) -> None:
     loaded = kit.dataset()
     assert stage(kit.spark, loaded, kit.layout, (D1,), ()) == {D1: StagedCounts(0, 0)}
 
@@ -222,7 +222,7 @@ def test_batching_does_not_matter(kit: Kit, tmp_path: Path) -> None:
     assert [side.rows for side in prints[0]] == [3, 2, 2, 2]
 
 
-def test_old_files_of_staging_go_with_the_sweep_and_newer_ones_and_raw_stay(kit: Kit) -> None:
+def test_the_sweep_deletes_old_files_of_staging_and_keeps_newer_ones_and_raw(kit: Kit) -> None:
     loaded = kit.dataset()
     kit.deliver(D1, f"{D1},1,a,10,1.00")
     kit.stage(loaded, D1)

@@ -21,7 +21,7 @@ def unconfirmed(_descriptor: int) -> None:
 
 
 @pytest.mark.parametrize("step", ["raw", "staging"])
-def test_what_spark_wrote_and_the_disk_does_not_confirm_is_brought_there_by_the_same_call(
+def test_a_write_of_spark_that_the_disk_does_not_confirm_is_completed_by_the_same_call(
     kit: Kit, observed: Observed, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     loaded = kit.dataset()

@@ -55,7 +55,7 @@ def trips(module_kit: Kit) -> Prepared:
     return Prepared(kit, trips)
 
 
-def test_rows_and_totals_of_each_day_are_those_of_the_place_where_it_stands(trips: Prepared) -> None:
+def test_rows_and_totals_of_each_day_come_from_the_place_where_it_is(trips: Prepared) -> None:
     kit = trips.kit
     places = (UpstreamDays(trips.loaded, {PUBLISHED: (D1, D4), FOLDER: (D2,)}),)
     assert measure_upstreams(kit.frames(totals(kit), D1, D2, D4, upstreams=places)) == {

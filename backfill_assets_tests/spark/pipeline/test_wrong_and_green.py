@@ -93,7 +93,7 @@ SELECT day, id, kind, amount, CAST(sum(fee) OVER (
 """
 
 
-def test_what_a_day_looks_back_at_is_landed_with_it_or_missed_by_name(kit: Kit) -> None:
+def test_days_that_a_day_looks_back_at_are_landed_with_it_or_named_as_missing(kit: Kit) -> None:
     kit.dataset(fact=ROLLING, lookback_days=1)
     kit.deliver(D2, f"{D2},1,a,50,20.00")
     application = Application(kit.settings)
@@ -132,7 +132,7 @@ def discard(application: Application, unit: Unit) -> None:
     application.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
 
 
-def test_an_upstream_day_that_is_looked_back_at_is_published_or_missed_by_name(kit: Kit) -> None:
+def test_an_upstream_day_that_is_looked_back_at_is_published_or_named_as_missing(kit: Kit) -> None:
     """It had failed its checks, or was rolled back: the day after it was published with half of its fees."""
     kit.dataset(source={**TRIPS["source"], "on_missing": "pass"})  # type: ignore[dict-item]
     two_days(kit)
@@ -167,7 +167,7 @@ def test_an_upstream_day_that_is_looked_back_at_is_published_or_missed_by_name(k
     assert judged(lenient, built(lenient, kit.spark, "totals", (D3,)), "totals")[D3].passed
 
 
-def test_a_column_that_upstream_days_were_built_without_is_missed_by_name(kit: Kit) -> None:
+def test_a_column_that_upstream_days_were_built_without_is_named_as_missing(kit: Kit) -> None:
     """Delta fills it with null, for which the model put 0 in its place."""
     columns = dict(cast("dict[str, object]", TRIPS["columns"]))
     del columns["fee"]
@@ -275,7 +275,7 @@ def test_a_fact_that_depends_on_how_a_launch_is_cut_is_refused(kit: Kit) -> None
     assert evidence[D4].measured.shadow.metrics["fee"] == Decimal("20.00")
 
 
-def test_rows_that_raw_has_lost_are_landed_again_or_missed_by_name(kit: Kit) -> None:
+def test_rows_that_raw_has_lost_are_landed_again_or_named_as_missing(kit: Kit) -> None:
     loaded = kit.dataset()
     file = kit.deliver(D1, f"{D1},1,a,10,1.00")
     application = Application(kit.settings)
@@ -297,7 +297,7 @@ def test_rows_that_raw_has_lost_are_landed_again_or_missed_by_name(kit: Kit) -> 
         application.pipeline.stage(kit.spark, "trips", (D1,))
 
 
-def test_rows_that_nobody_knows_do_not_stand_in_for_those_that_raw_has_lost(kit: Kit) -> None:
+def test_unknown_rows_do_not_stand_in_for_rows_that_raw_has_lost(kit: Kit) -> None:
     """As many rows as were landed that day, and they are of another file: the day was published without its own."""
     kit.dataset()
     kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,a,10,1.00")
@@ -334,7 +334,7 @@ def test_rows_that_nobody_knows_do_not_stand_in_for_those_that_raw_has_lost(kit:
         Application(kit.settings).pipeline.stage(kit.spark, "trips", (D1,))
 
 
-def test_rows_of_files_that_are_gone_and_that_the_ledger_does_not_know_are_missed_by_name(kit: Kit) -> None:
+def test_unknown_rows_of_files_that_are_gone_are_refused_by_the_name_of_the_file(kit: Kit) -> None:
     """The ledger came from a dump of before they landed: the day was built from what had come until then."""
     source = {**TRIPS["source"], "removed_after_landing": True}  # type: ignore[dict-item]
     loaded = kit.dataset(source=source)
@@ -387,7 +387,7 @@ def test_raw_is_counted_and_read_at_one_version(kit: Kit) -> None:
         read_in_force(kit.spark, loaded, kit.layout, [D1], force)
 
 
-def test_what_another_process_stages_meanwhile_is_not_published_under_this_code(kit: Kit) -> None:
+def test_rows_that_another_process_stages_meanwhile_are_not_published_under_this_code(kit: Kit) -> None:
     kit.dataset(staging=STAGING.replace("fee", "fee * 2 AS fee"))
     old = Application(kit.settings)
     kit.deliver(D1, f"{D1},1,a,10,1.00")
@@ -490,7 +490,7 @@ SELECT day, id, kind, amount, CAST(sum(fee) AS decimal(12, 2)) AS fee, max(_line
     ],
     ids=["as it came", "distinct", "summed", "of a reference"],
 )
-def test_a_file_that_came_twice_is_warned_of_where_the_staging_model_may_have_added_it_up(
+def test_a_file_that_came_twice_is_warned_of_where_the_staging_model_may_add_it_up(
     kit: Kit, staging: str, *, passed: bool
 ) -> None:
     """There is no older row of a key left to be replaced by the newer one. A reference that is summed up is taken for that, too."""
@@ -504,7 +504,7 @@ def test_a_file_that_came_twice_is_warned_of_where_the_staging_model_may_have_ad
     assert verdict(day, "identical_files").passed is passed
 
 
-def test_a_new_day_of_which_the_models_keep_no_row_is_not_published_empty(kit: Kit) -> None:
+def test_a_new_day_is_not_published_empty_where_the_models_drop_all_its_rows(kit: Kit) -> None:
     """Nothing is published to compare with, and staging is as empty as the fact."""
     kit.dataset(f"{STAGING} WHERE kind = 'A'", checks={"row_count": {"tolerance": "100%"}})
     kit.deliver(D1, f"{D1},1,a,10,1.00")
@@ -515,7 +515,7 @@ def test_a_new_day_of_which_the_models_keep_no_row_is_not_published_empty(kit: K
     assert verdict(evidence[D1], "not_empty").note.startswith("none of 1 row is left; ")
 
 
-def test_the_file_of_yesterday_that_comes_again_as_that_of_today_is_warned_of(kit: Kit) -> None:
+def test_a_file_of_yesterday_that_comes_again_as_todays_is_warned_of(kit: Kit) -> None:
     """Nothing in the rows tells their day; each launch lands one file alone."""
     kit.dataset("SELECT _lineage.delivery_day AS day, id, kind, amount, fee, _lineage FROM raw", checks={})
     application = Application(kit.settings)

@@ -37,7 +37,7 @@ def sleeper(stack: ExitStack, home: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_what_a_killed_daemon_has_left_behind_is_taken_down_but_no_other_installation(
+def test_what_a_killed_daemon_left_running_is_stopped_but_no_other_installation(
     tmp_path: Path, installation: Installation
 ) -> None:
     with ExitStack() as stack:
@@ -47,12 +47,12 @@ def test_what_a_killed_daemon_has_left_behind_is_taken_down_but_no_other_install
         assert (psutil.pid_exists(left.pid), psutil.pid_exists(other.pid)) == (False, True)
 
 
-def test_an_installation_that_never_started_stops_nothing_and_fails_in_nothing(installation: Installation) -> None:
+def test_an_installation_that_never_started_can_be_stopped(installation: Installation) -> None:
     installation.stop()
     assert not (installation.root / "state").exists()
 
 
-def test_one_that_was_killed_and_one_that_runs_are_both_taken_down(installation: Installation) -> None:
+def test_a_killed_and_a_running_installation_are_both_stopped(installation: Installation) -> None:
     dead, alive = installation.spawn(SLEEPER, "dead"), installation.spawn(SLEEPER, "alive")
     dead.kill()
     dead.wait()
@@ -69,7 +69,7 @@ def test_a_run_worker_is_what_a_code_server_spawns(installation: Installation) -
     assert not is_worker(worker)
 
 
-def test_who_ends_by_himself_is_told(installation: Installation) -> None:
+def test_a_process_that_ends_by_itself_is_reported(installation: Installation) -> None:
     processes = Processes(installation, lambda: installation.root)
     installation.spawn(SLEEPER, "daemon")
     assert processes.fallen() == []

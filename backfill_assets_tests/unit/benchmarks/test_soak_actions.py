@@ -66,9 +66,7 @@ def test_a_campaign_is_only_paused_while_it_works_and_only_published_when_it_is_
 
 
 @given(situations, st.integers())
-def test_a_campaign_asks_for_days_that_nobody_has_claimed_and_leaves_some_to_its_canary(
-    situation: Situation, seed: int
-) -> None:
+def test_a_campaign_asks_for_unclaimed_days_and_for_more_than_its_canary(situation: Situation, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311  # repeatable, not secret
     step = choose(chance, situation)
     if step is not None and step.act is Act.campaign:
@@ -77,14 +75,14 @@ def test_a_campaign_asks_for_days_that_nobody_has_claimed_and_leaves_some_to_its
 
 
 @given(situations)
-def test_free_ranges_are_all_days_that_nobody_has_claimed(situation: Situation) -> None:
+def test_free_ranges_are_all_unclaimed_days(situation: Situation) -> None:
     free = [day for days in situation.free() for day in days]
     assert free == [day for day in situation.days if day not in situation.claimed]
     assert all(days == day_range(days[0], days[-1]) for days in situation.free())
     assert situation.free(2) == [days for days in situation.free() if len(days) > 1]
 
 
-def test_most_backfills_ask_for_days_that_nobody_has_claimed_and_some_clash() -> None:
+def test_most_backfills_ask_for_unclaimed_days_and_some_clash() -> None:
     days = day_range(FIRST, FIRST + 9 * ONE_DAY)
     situation = Situation(days, days[-1], live=2, claimed=days[:5], campaigns={"a": "published"})
     chance = random.Random(1)  # noqa: S311  # repeatable, not secret
@@ -111,7 +109,7 @@ def test_the_long_lived_are_spared_while_their_memory_is_judged() -> None:
     assert drawn == {Fault.worker, Fault.command}
 
 
-def test_nothing_that_can_be_done_is_left_out_for_ever() -> None:
+def test_every_possible_action_is_chosen_sooner_or_later() -> None:
     days = day_range(FIRST, FIRST + 9 * ONE_DAY)
     campaigns = {"a": "running", "b": "stopped", "c": "validated"}
     full = Situation(days, FIRST + 10 * ONE_DAY, campaigns=campaigns, units=("u",), releases=("r",))

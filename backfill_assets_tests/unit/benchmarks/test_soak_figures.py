@@ -59,7 +59,9 @@ def test_a_good_soak_says_so_with_all_its_figures() -> None:
         ({"faults": Counter({Fault.worker.value: 20})}, "what never happened: no kill of a Spark server"),
     ],
 )
-def test_a_broken_promise_is_told_and_so_is_what_has_proved_nothing(broken: dict[str, object], observed: str) -> None:
+def test_a_broken_promise_is_reported_and_so_is_what_has_proved_nothing(
+    broken: dict[str, object], observed: str
+) -> None:
     found = replace(GOOD, **broken)  # type: ignore[arg-type]
     assert not found.kept
     assert observed in figures(found, 20, 7)
@@ -80,7 +82,7 @@ def test_a_short_life_is_neither_flat_nor_growing() -> None:
     assert "too short to say" in figures(found, 3, 7)
 
 
-def test_of_the_doctor_only_what_he_merely_mentions_is_left_out() -> None:
+def test_only_findings_that_the_doctor_merely_mentions_are_left_out() -> None:
     findings = [{"severity": "info", "what": "a lock"}, {"severity": "warning", "what": "no manifest"}]
     assert left_by_doctor(Said(0, json.dumps(findings))) == ("warning: no manifest",)
     assert left_by_doctor(Said(0, json.dumps({"repaired": [], "findings": findings}))) == ("warning: no manifest",)
@@ -89,6 +91,6 @@ def test_of_the_doctor_only_what_he_merely_mentions_is_left_out() -> None:
     assert "the ledger is away" in observed
 
 
-def test_a_command_that_was_killed_in_silence_is_still_told() -> None:
+def test_a_command_that_was_killed_without_output_is_still_reported() -> None:
     assert Said(-9).last == "ended with -9 and said nothing"
     assert Said(1, "a table", "refused: claimed").last == "refused: claimed"

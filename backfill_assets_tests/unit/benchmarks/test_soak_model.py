@@ -74,7 +74,7 @@ def test_a_day_that_was_delivered_and_never_came_is_lost_but_not_one_that_was_ro
         (seen(2, TWO, DayRows(ROWS, 2, 2)), "version 2 shows delivery 2 of 2024-01-02, expected one of 1..1"),
     ],
 )
-def test_a_commit_that_does_something_else_is_told(record: Record, observed: str) -> None:
+def test_a_commit_that_does_something_else_is_reported(record: Record, observed: str) -> None:
     assert any(observed in line for line in mixed_reads(record))
 
 

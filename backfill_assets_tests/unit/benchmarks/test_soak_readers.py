@@ -25,21 +25,21 @@ def test_the_dataset_of_the_soak_loads(tmp_path: Path) -> None:
     assert (list(catalog.datasets), list(catalog.problems)) == (["takings"], [])
 
 
-def test_the_looks_of_a_reader_come_back(tmp_path: Path) -> None:
+def test_the_reads_of_a_reader_are_read_back(tmp_path: Path) -> None:
     file = tmp_path / "polls.jsonl"
     file.write_text(f"{LINE}\n" * 2, encoding="utf-8")
     assert looks_in(file) == Looks([Poll("polars", 3, 4, {DAY: DayRows(10, 1, 1)})] * 2)
     assert looks_in(tmp_path / "none.jsonl") == Looks()
 
 
-def test_a_line_that_a_kill_cut_off_is_neither_a_look_nor_an_error(tmp_path: Path) -> None:
+def test_a_line_that_a_kill_cut_off_is_neither_a_read_nor_an_error(tmp_path: Path) -> None:
     file = tmp_path / "polls.jsonl"
     file.write_text(f"{LINE}\n{LINE[:20]}{LINE}\n{LINE[:30]}", encoding="utf-8")
     looks = looks_in(file)
     assert (len(looks.polls), looks.errors) == (1, [])
 
 
-def test_an_error_of_a_reader_is_told_but_not_a_server_that_was_killed(tmp_path: Path) -> None:
+def test_an_error_of_a_reader_is_reported_but_not_a_killed_server(tmp_path: Path) -> None:
     file = tmp_path / "polls.jsonl"
     lines = ({"reader": "spark", "lost_server": "gone"}, {"reader": "polars", "error": "OSError: no such file"})
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")

@@ -33,21 +33,21 @@ def test_databases_of_runs_that_stay_open_are_no_leak() -> None:
     assert not trend_of("reader (delta-rs)", samples(1200, 0, 0.05)).flat
 
 
-def test_what_a_process_takes_while_it_warms_up_is_no_leak() -> None:
+def test_memory_that_a_process_takes_while_it_warms_up_is_no_leak() -> None:
     warm = [Sample(s.at, s.rss if s.at > 300 else s.rss // 4, s.files) for s in samples(1200, 0)]
     found = trend_of("Spark server", warm)
     assert found.flat
     assert found.rss_per_minute == pytest.approx(0)
 
 
-def test_of_a_short_life_nothing_is_said() -> None:
+def test_a_short_life_is_not_judged() -> None:
     assert not trend_of("reader", samples(120, 5 * MEGA)).judged
     assert not trend_of("reader", samples(5, 0)).judged
     assert trend_of("reader", samples(1200, 0)).judged
 
 
 @given(st.floats(-100, 100), st.floats(-100, 100), st.lists(st.integers(0, 1000), min_size=2, unique=True))
-def test_the_slope_of_a_line_is_its_own(of: float, start: float, xs: list[int]) -> None:
+def test_a_straight_line_has_its_own_slope(of: float, start: float, xs: list[int]) -> None:
     assert slope([float(x) for x in xs], [start + of * x for x in xs]) == pytest.approx(of, abs=1e-6)
 
 
@@ -57,12 +57,12 @@ SAID = """ S0C    S1C    S0U    S1U      EC       EU        OC         OU       
 """
 
 
-def test_what_a_jvm_has_taken_and_does_not_hold_is_told_from_what_it_holds() -> None:
+def test_memory_that_a_jvm_has_reserved_is_distinguished_from_memory_that_it_uses() -> None:
     assert spare_bytes(SAID) == int((2048 + 484352 + 380928 - 2048 - 275113.8) * 1024)
 
 
 @pytest.mark.parametrize("said", ["", "9086 not found\n", "9086:\nCommand executed successfully\n"])
-def test_of_a_jvm_that_does_not_answer_nothing_is_known(said: str) -> None:
+def test_the_memory_of_a_jvm_that_does_not_answer_is_unknown(said: str) -> None:
     assert spare_bytes(said) is None
 
 

@@ -73,7 +73,7 @@ def test_a_user_approves_in_a_name_or_role_of_the_list(by: str, user: str, expec
         ("data-lead", "carl", "'data-lead' may not approve; .* lists finance-controller, dora"),
     ],
 )
-def test_nobody_else_approves_whatever_name_they_claim(by: str, user: str, match: str) -> None:
+def test_a_user_outside_the_list_cannot_approve_under_any_name(by: str, user: str, match: str) -> None:
     with pytest.raises(ApprovalError, match=match):
         approver_of(rule("finance-controller", "dora"), by, user, ROLES)
 
@@ -83,7 +83,7 @@ def test_a_rule_without_names_lets_everybody_approve_in_their_own_name() -> None
 
 
 @pytest.mark.parametrize("user", ["carl", "ada"])
-def test_owner_and_launcher_may_not_approve_where_somebody_else_is_asked_for(user: str) -> None:
+def test_owner_and_launcher_may_not_approve_where_the_rule_excludes_them(user: str) -> None:
     own = {"data-lead": "owns this campaign", "ada": "launched this campaign"}
     with pytest.raises(ApprovalError, match=r"this campaign and may not approve it: approval\.not_owner"):
         require_another(rule("x", not_owner=True), user, own, ROLES)
@@ -96,7 +96,7 @@ contents = st.dictionaries(days, st.integers(0, 2))
 
 
 @given(contents, st.lists(contents, max_size=4))
-def test_a_day_is_approved_exactly_when_somebody_has_approved_its_present_evidence(
+def test_a_day_is_approved_exactly_when_its_present_evidence_has_an_approval(
     now: dict[dt.date, int], seen: list[dict[dt.date, int]]
 ) -> None:
     found = {("sales", d): evidence(d, content) for d, content in now.items()}

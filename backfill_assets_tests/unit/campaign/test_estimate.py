@@ -91,7 +91,7 @@ def test_a_rate_is_never_negative_and_meets_the_measured_time(measured: list[tup
         assert together == pytest.approx(sum(seconds for seconds, _ in known), rel=1e-3)
 
 
-def test_what_is_left_are_the_days_that_no_finished_attempt_has_built() -> None:
+def test_the_days_left_are_those_that_no_finished_attempt_has_built() -> None:
     done = attempt(10, 200, RANGE[:2])
     failed = attempt(10, 200, RANGE[2:4], state=AttemptState.failed)
     rates = {"sales": Rate(10.0, 0.01)}
@@ -124,7 +124,7 @@ def test_nothing_is_left_of_a_plan_whose_days_are_all_built() -> None:
     assert left == Estimate(0, 0, 0, 0.0)
 
 
-def test_before_any_attempt_all_of_the_plan_is_left() -> None:
+def test_the_complete_plan_is_left_before_any_attempt() -> None:
     left = estimate_left(a_plan(), [], {"sales": ASSUMED}, lambda days: batches(days, 7, 31))
     assert (left.rows, left.bytes, left.batches) == (2_000, 9_999, 3)
 

@@ -42,12 +42,12 @@ def decided(campaign: Campaign, **more: object) -> Decision:
     return admit(campaign, traffic(**more))
 
 
-def test_a_batch_starts_when_nothing_speaks_against_it() -> None:
+def test_a_batch_starts_when_no_rule_holds_it_back() -> None:
     assert decided(running()) == Admitted()
 
 
 @pytest.mark.parametrize("phase", sorted(set(Phase) - WORKING))
-def test_no_batch_starts_unless_the_campaign_is_at_work(phase: Phase) -> None:
+def test_no_batch_starts_unless_the_campaign_is_running(phase: Phase) -> None:
     assert decided(replace(running(), phase=phase)) == Closed(f"the campaign is {phase.value}")
 
 
@@ -81,7 +81,7 @@ def test_the_floor_does_not_open_a_blackout_window() -> None:
     assert isinstance(found, Waits)
 
 
-def test_no_more_batches_are_at_work_at_once_than_the_knob_says() -> None:
+def test_no_more_batches_run_together_than_the_knob_allows() -> None:
     campaign = running()
     assert decided(campaign, in_flight=1) == Admitted()
     assert isinstance(decided(campaign, in_flight=2), Waits)
@@ -108,7 +108,7 @@ def test_a_campaign_that_need_not_yield_does_not() -> None:
 
 
 @given(batches=st.integers(1, 12), hours=st.integers(1, 12), seconds=st.integers(5, 600))
-def test_beside_a_pipeline_that_never_rests_the_floor_of_progress_holds(batches: int, hours: int, seconds: int) -> None:
+def test_the_floor_of_progress_holds_beside_a_pipeline_that_never_rests(batches: int, hours: int, seconds: int) -> None:
     campaign = running(min_progress=f"{batches} batches per {hours}h")
     now, last, begun = NOW, NOW, 0
     end = NOW + hours * HOUR

@@ -144,7 +144,7 @@ def kinds(found: Specification, canaries: Days = RANGE[:2]) -> list[StepKind]:
     return [step.kind for step in steps(found, (planned(),), canaries, 31)]
 
 
-def test_steps_are_numbered_and_those_that_nobody_asked_for_are_left_out() -> None:
+def test_steps_are_numbered_and_those_that_are_not_asked_for_are_left_out() -> None:
     assert kinds(asked()) == list(StepKind)
     bare = asked(notify=None, approval={"required": False})
     assert kinds(bare, ()) == [k for k in StepKind if k.value not in {"announce", "canary", "approve"}]

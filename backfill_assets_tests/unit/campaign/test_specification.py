@@ -66,7 +66,7 @@ def refusal(**changes: object) -> str:
     return str(refused.value)
 
 
-def test_what_is_not_said_has_careful_defaults() -> None:
+def test_defaults_are_careful() -> None:
     found = small()
     assert (found.scope.from_, found.scope.downstream, found.time_zone) == (Layer.raw, "all", "UTC")
     execution = found.execution
@@ -84,7 +84,7 @@ def test_what_is_not_said_has_careful_defaults() -> None:
     assert not found.contract(["daily_sales"])
 
 
-def test_a_whole_specification_is_understood() -> None:
+def test_a_complete_specification_is_read() -> None:
     whole = Specification.model_validate(WHOLE)
     assert (whole.source_range.count, len(whole.source_range.days)) == (547, 547)
     assert whole.execution.blackout_windows == (parse_window("07:00-09:30"), parse_window("22:00-01:00"))
@@ -116,11 +116,11 @@ def test_a_specification_survives_the_ledger(plain: dict[str, Any]) -> None:
         {"publish_window": ["22:00-05:00"]},
     ],
 )
-def test_the_hash_moves_with_what_is_said(change: dict[str, Any]) -> None:
+def test_the_hash_depends_on_what_a_specification_says(change: dict[str, Any]) -> None:
     assert small(**change).hash != small().hash
 
 
-def test_the_hash_does_not_move_with_how_it_is_said() -> None:
+def test_the_hash_does_not_depend_on_how_it_is_written() -> None:
     written = small(
         execution={"query_timeout": "60m", "budget": {"bytes_read_per_day": "1TB"}, "min_progress": "1 batch per hour"},
         validation={"row_count_tolerance": "0%", "expected_change": {"tax": "-1%", "cost": "+0.50%"}},
@@ -136,7 +136,7 @@ def test_the_hash_does_not_move_with_how_it_is_said() -> None:
     assert written.hash == again.hash
 
 
-def test_the_contract_has_a_clause_for_each_dataset_of_which_anything_is_expected() -> None:
+def test_the_contract_has_a_clause_for_each_dataset_with_an_expected_change() -> None:
     contract = Specification.model_validate(WHOLE).contract(["daily_sales", "daily_margins", "daily_capacity"])
     clauses = {clause.dataset: clause for clause in contract.clauses}
     assert clauses.keys() == {"daily_sales", "daily_margins"}
@@ -168,7 +168,7 @@ def test_a_specification_without_rows_keeps_the_hash_that_it_had() -> None:
     assert "expected_row_change" not in small().to_plain()["validation"]
 
 
-def test_the_contract_leaves_out_datasets_that_nobody_asks_for() -> None:
+def test_the_contract_leaves_out_datasets_that_are_not_asked_for() -> None:
     contract = Specification.model_validate(WHOLE).contract(["daily_margins"])
     assert [clause.dataset for clause in contract.clauses] == ["daily_margins"]
 

@@ -80,7 +80,7 @@ def misfit(catalog: Catalog, *changes: tuple[str, str]) -> list[str]:
     return [str(problem) for problem in misfits(read(changed(*changes)), catalog)]
 
 
-def test_the_specification_of_the_documentation_is_accepted_whole(catalog: Catalog) -> None:
+def test_the_specification_of_the_documentation_is_accepted_completely(catalog: Catalog) -> None:
     loaded = read(YAML)
     assert loaded.text == YAML
     assert misfits(loaded, catalog, now=dt.datetime(2026, 1, 1, tzinfo=dt.UTC), computes={"backfill"}) == ()
@@ -95,7 +95,7 @@ def test_every_specification_of_this_project_fits_its_datasets(file: Path, catal
     assert file.stem == loaded.specification.backfill_id
 
 
-def test_all_faults_are_told_at_once_in_the_order_of_their_lines() -> None:
+def test_all_problems_are_reported_together_in_the_order_of_their_lines() -> None:
     problems = spoiled(
         ("backfill_id: revenue-tax-fix-2026-06", "backfill_id: Revenue"),
         ("end: 1996-06-30", "end: 1994-06-30"),
@@ -151,14 +151,14 @@ def test_all_faults_are_told_at_once_in_the_order_of_their_lines() -> None:
         ("compute: backfill", "spark: {spark.sql.legacy.sizeOfNull: true}", 18, "such as spark.sql.shuffle.partitions"),
     ],
 )  # fmt: skip
-def test_what_contradicts_itself_is_refused_with_a_remedy(old: str, new: str, line: int, message: str) -> None:
+def test_contradictions_are_refused_with_a_remedy(old: str, new: str, line: int, message: str) -> None:
     problems = spoiled((old, new))
     assert len(problems) == 1, problems
     assert problems[0].startswith(f"fix.yaml:{line}: ")
     assert message in problems[0]
 
 
-def test_a_contradiction_is_told_although_another_key_is_wrong() -> None:
+def test_a_contradiction_is_reported_although_another_key_is_wrong() -> None:
     problems = spoiled(("owner: finance-data", "owner: 7"), ("partitions: 3", "partitions: 600"))
     assert ["fix.yaml:2: owner = 7" in problems[0], "fix.yaml:13: execution.canary" in problems[1]] == [True, True]
 
@@ -177,14 +177,14 @@ def test_both_spellings_of_an_expected_change_are_the_same_specification() -> No
     assert read(other).specification.hash == read(YAML).specification.hash
 
 
-def test_both_spellings_may_stand_side_by_side() -> None:
+def test_both_spellings_may_be_used_together() -> None:
     both = changed(("  expected_change: {", "  tax_delta_expected: +3%\n  expected_change: {"))
     metrics = read(both).specification.contract(["daily_sales"]).clauses[0].metrics
     assert metrics["tax"] == parse_change("3%", "")
     assert metrics["quantity"] == parse_change("unchanged", "")
 
 
-def test_a_fault_in_the_short_spelling_has_its_own_key_and_line() -> None:
+def test_a_problem_in_the_short_spelling_has_its_own_key_and_line() -> None:
     problems = spoiled(
         ("  row_count_tolerance: 0\n", "  tax_delta_expected: a little\n  quantity_delta_expected: any\n")
     )
@@ -197,7 +197,7 @@ def test_a_fault_in_the_short_spelling_has_its_own_key_and_line() -> None:
 
 
 @pytest.mark.parametrize("nothing", ["", " 5%"])
-def test_the_short_spelling_beside_no_mapping_is_judged_and_known(nothing: str) -> None:
+def test_the_short_spelling_is_checked_where_the_other_is_no_mapping(nothing: str) -> None:
     problems = spoiled(
         (
             '  expected_change: {net_revenue: "-1.5% to -0.8%", quantity: unchanged}',
@@ -232,7 +232,7 @@ def test_hostile_yaml_is_refused(text: str, message: str) -> None:
     assert any(message in problem for problem in refused(text))
 
 
-def test_a_file_that_cannot_be_read_is_a_fault_like_others(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_a_problem_like_others(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"owner: M\xfcller\n")
     observed = [load_specification(tmp_path / name) for name in ("none.yaml", "latin.yaml", ".")]
     texts = [str(problems[0]) for problems in observed if not isinstance(problems, LoadedSpecification)]
@@ -256,7 +256,7 @@ def test_a_file_that_cannot_be_read_is_a_fault_like_others(tmp_path: Path) -> No
         ("keep_for: 30d", "keep_for: 31d", 24, "keep_for = 31d: daily_sales keeps releases for 30d; write at most that, or raise"),
     ],
 )  # fmt: skip
-def test_what_the_catalog_does_not_bear_out_is_refused(
+def test_a_specification_that_does_not_fit_the_catalog_is_refused(
     catalog: Catalog, old: str, new: str, line: int, message: str
 ) -> None:
     problems = misfit(catalog, (old, new))
@@ -265,7 +265,7 @@ def test_what_the_catalog_does_not_bear_out_is_refused(
     assert message in problems[0]
 
 
-def test_all_misfits_are_told_at_once(catalog: Catalog) -> None:
+def test_all_misfits_are_reported_together(catalog: Catalog) -> None:
     problems = misfit(
         catalog,
         ("key: order_date", "key: day"),

@@ -77,7 +77,7 @@ def test_a_window_is_open_while_the_wall_clock_is_in_it(at: tuple[ZoneInfo, dt.d
 
 @settings(max_examples=300)
 @given(moments(), windows)
-def test_it_ends_and_begins_where_a_walk_minute_by_minute_arrives(
+def test_its_end_and_begin_agree_with_a_walk_minute_by_minute(
     at: tuple[ZoneInfo, dt.datetime], window: TimeWindow
 ) -> None:
     zone, moment = at
@@ -137,7 +137,7 @@ def test_what_is_no_window_is_refused(value: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["07:00-07:00", "00:00-24:00", "0:00-00:00"])
-def test_a_window_that_is_the_whole_day_is_refused(text: str) -> None:
+def test_a_window_of_the_complete_day_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="would be the entire day"):
         parse_window(text)
 

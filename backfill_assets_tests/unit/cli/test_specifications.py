@@ -76,7 +76,7 @@ def test_good_files_pass_and_nothing_is_written(run: Run) -> None:
     assert sorted(path.name for path in Path().iterdir()) == ["a.yaml", "b.yaml"]
 
 
-def test_every_fault_of_all_files_is_told_with_its_line(run: Run) -> None:
+def test_every_problem_of_all_files_is_reported_with_its_line(run: Run) -> None:
     shape = GOOD.format(id="Fix").replace("owner: ann\n", "owner: 7\n")
     catalog = GOOD.format(id="fix-b").replace("order_date", "day").replace("end: 1995-01-31", "end: 2001-01-31")
     files = [write("a.yaml", shape), write("b.yaml", catalog), write("c.yaml", GOOD.format(id="fix-c")), "none.yaml"]
@@ -150,7 +150,7 @@ def test_every_commented_line_of_a_new_specification_may_be_used(run: Run) -> No
     assert done.exit_code == 0, done.output
 
 
-def test_what_no_option_says_is_asked_for_until_it_can_be_read(run: Run) -> None:
+def test_a_value_without_an_option_is_asked_for_until_it_can_be_read(run: Run) -> None:
     answers = [
         "sales", "order_items", "1995", "1995-01-01", "1999-01-01", "1995-01-02", "Fix: the #1 bug", "", "a fix",
         "tax-fix", "", "ann",
@@ -224,7 +224,9 @@ lines = st.text(
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(lines.filter(str.strip), people.filter(bool), st.integers(0, 400), st.sampled_from(sorted(CATALOG.datasets)))
-def test_whatever_is_written_into_a_draft_is_read_back(change: str, owner: str, more: int, dataset: str) -> None:
+def test_every_value_that_is_written_into_a_draft_is_read_back(
+    change: str, owner: str, more: int, dataset: str
+) -> None:
     start = CATALOG.datasets[dataset].dataset.start
     end = min(start + dt.timedelta(days=more), CATALOG.datasets[dataset].dataset.end or dt.date(2013, 12, 31))
     draft = Draft(

@@ -28,7 +28,7 @@ def test_all_days_wait_for_approval_at_first(campaigns: World) -> None:
     assert waiting.pending == campaigns.campaign_publisher().evidence_hash(unit.id)
 
 
-def test_an_approval_is_stored_with_its_evidence_and_stands_in_the_journal(campaigns: World) -> None:
+def test_an_approval_is_stored_with_its_evidence_and_is_in_the_journal(campaigns: World) -> None:
     campaign, unit = campaigns.validated()
     approving = campaigns.approving("ben")
     waiting = campaigns.approval_of(unit.id)
@@ -86,7 +86,7 @@ def test_incomplete_evidence_is_refused_by_the_name_of_its_day(campaigns: World)
         campaigns.approving().approve(NAME, named)
 
 
-def test_the_wrong_person_is_refused_before_anything_is_looked_at(campaigns: World) -> None:
+def test_the_wrong_person_is_refused_before_anything_is_read(campaigns: World) -> None:
     _, unit = campaigns.validated()
     named = campaigns.approval_of(unit.id).pending
     with pytest.raises(ApprovalError, match="'ada' is not 'finance-controller'"):
@@ -95,7 +95,7 @@ def test_the_wrong_person_is_refused_before_anything_is_looked_at(campaigns: Wor
         campaigns.approving("eve").approve(NAME, "whatever", by="finance-controller")
 
 
-def test_owner_and_launcher_are_refused_where_somebody_else_is_asked_for(campaigns: World) -> None:
+def test_owner_and_launcher_are_refused_where_the_rule_excludes_them(campaigns: World) -> None:
     _, unit = campaigns.validated(approval={"required": True, "by": ["ada", "dora", "ben"], "not_owner": True})
     named = campaigns.approval_of(unit.id).pending
     with pytest.raises(ApprovalError, match="ada launched this campaign"):
@@ -105,7 +105,7 @@ def test_owner_and_launcher_are_refused_where_somebody_else_is_asked_for(campaig
     assert campaigns.approving("ben").approve(NAME, named).identity == "ben"
 
 
-def test_what_is_approved_already_says_by_whom(campaigns: World) -> None:
+def test_an_approved_campaign_says_who_approved_it(campaigns: World) -> None:
     campaigns.approved()
     with pytest.raises(ApprovalError, match=r"all of its evidence is already approved \(approved by anna at"):
         campaigns.approving("ben").approve(NAME, "")
@@ -152,7 +152,7 @@ def test_an_approval_by_a_clock_that_is_ahead_does_not_survive_the_rollback(
     assert campaigns.ledger.journal(campaign.id)[-1].action is Action.approved
 
 
-def test_other_rules_of_the_year_2199_void_the_approvals_of_before_and_no_later_ones(campaigns: World) -> None:
+def test_new_rules_dated_2199_void_earlier_approvals_and_no_later_ones(campaigns: World) -> None:
     campaign, unit = campaigns.approved()
     then = dt.datetime(2199, 1, 1, tzinfo=dt.UTC)
     campaigns.ledger.note(JournalEntry(NAME, then, "dora", Action.resumed, "", {CHANGED: ["validation"]}))
@@ -194,7 +194,7 @@ def test_a_verdict_that_was_rewritten_in_the_ledger_is_neither_approved_nor_publ
     campaigns.release().publish(NAME)
 
 
-def test_a_release_that_was_rewritten_in_the_ledger_is_not_rolled_back_by_it(campaigns: World) -> None:
+def test_a_release_is_not_rolled_back_by_a_rewritten_row_of_the_ledger(campaigns: World) -> None:
     campaigns.approved()
     release = campaigns.release().publish(NAME).outcome.release
     past_the_ledger(

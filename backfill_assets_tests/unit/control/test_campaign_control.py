@@ -133,7 +133,7 @@ def test_a_paused_campaign_starts_no_batch_and_leaves_the_queue(planned: World) 
     assert planned.scheduler.requests[-1].days == CANARIES
 
 
-def test_a_pause_lets_the_batch_at_work_end_before_its_backfill_is_cancelled(planned: World) -> None:
+def test_a_pause_lets_the_running_batch_end_before_its_backfill_is_cancelled(planned: World) -> None:
     planned.control.launch(NAME)
     batch = Batch("sales", CANARIES)
     attempt = planned.gatekeeper.begin(NAME, batch, "run_1", HOUR)
@@ -145,7 +145,7 @@ def test_a_pause_lets_the_batch_at_work_end_before_its_backfill_is_cancelled(pla
     assert planned.scheduler.active(NAME) == ()
 
 
-def test_a_run_that_ended_before_a_shut_gate_is_launched_again_when_it_opens(planned: World) -> None:
+def test_a_run_that_ended_at_a_closed_gate_is_launched_again_when_it_opens(planned: World) -> None:
     planned.scheduler.live = ()
     planned.control.launch(NAME)
     planned.scheduler.live = ("live",)
@@ -168,7 +168,7 @@ def test_knobs_act_on_the_next_batch_and_are_recorded(planned: World) -> None:
     assert entry.detail["after"] == {"max_concurrency": 1, "partitions_per_batch": 4}
 
 
-def test_of_two_operators_who_turn_a_knob_each_neither_undoes_the_other(planned: World) -> None:
+def test_two_operators_who_each_turn_a_knob_do_not_undo_each_other(planned: World) -> None:
     both = planned.control, planned.control
     both[0].set(NAME, "faster", max_concurrency=4)
     both[1].set(NAME, "larger", partitions_per_batch=14)
@@ -183,7 +183,7 @@ def test_a_knob_below_one_is_refused(planned: World) -> None:
         planned.control.set(NAME, "", max_concurrency=0)
 
 
-def test_of_two_batches_that_ask_at_once_only_one_is_let_in(planned: World) -> None:
+def test_only_one_of_two_batches_that_ask_together_may_start(planned: World) -> None:
     planned.control.launch(NAME)
     found: list[object] = []
     start = threading.Barrier(2)
@@ -201,7 +201,7 @@ def test_of_two_batches_that_ask_at_once_only_one_is_let_in(planned: World) -> N
 
 
 @pytest.mark.faults
-def test_code_that_moved_stops_the_campaign_and_resume_freezes_a_new_plan(observed: Observed, planned: World) -> None:
+def test_changed_code_stops_the_campaign_and_resume_freezes_a_new_plan(observed: Observed, planned: World) -> None:
     observed.injected("the code of a model moves while a campaign is at work")
     planned.control.launch(NAME)
     planned.run()
@@ -275,7 +275,7 @@ def test_a_resume_of_a_validated_campaign_lets_nothing_be_computed_again_by_itse
     assert planned.scheduler.requests[-1].days == (REST[0],)
 
 
-def test_a_failure_behind_a_shut_gate_still_stops_the_campaign(planned: World) -> None:
+def test_a_failure_behind_a_closed_gate_still_stops_the_campaign(planned: World) -> None:
     planned.control.launch(NAME)
     planned.scheduler.at_work = []
     now = planned.clock.now()
@@ -338,7 +338,7 @@ def test_a_spent_budget_stops_the_campaign(tmp_path: Path) -> None:
     world.close()
 
 
-def test_of_two_operators_who_launch_one_wins_and_the_other_is_told(planned: World) -> None:
+def test_one_of_two_operators_who_launch_wins_and_the_other_is_refused(planned: World) -> None:
     planned.control.launch(NAME)
     with pytest.raises(CampaignError, match=r"is canary \(launched by ada at .*launch needs a campaign"):
         planned.control.launch(NAME)
@@ -392,7 +392,7 @@ def test_the_floor_of_progress_lets_one_batch_through_beside_a_busy_live_pipelin
     world.close()
 
 
-def test_a_campaign_whose_release_stands_is_neither_paused_nor_stopped_nor_resumed(planned: World) -> None:
+def test_a_campaign_whose_release_is_in_force_is_neither_paused_nor_stopped_nor_resumed(planned: World) -> None:
     planned.control.launch(NAME)
     for _ in range(2):
         planned.run()

@@ -113,7 +113,7 @@ def test_a_launch_that_dies_claims_and_launches_its_days_once(observed: Observed
 
 @pytest.mark.faults
 @pytest.mark.parametrize("code", ["c0de", "n3w"])
-def test_a_resume_that_dies_launches_what_lacks_once(observed: Observed, tmp_path: Path, code: str) -> None:
+def test_a_resume_that_dies_launches_missing_days_once(observed: Observed, tmp_path: Path, code: str) -> None:
     world = started(tmp_path / "a")
     world.control.launch(NAME)
     worked(world)
@@ -170,7 +170,7 @@ def test_a_conductor_that_dies_after_the_canaries_launches_the_rest_once(observe
 
 
 @pytest.mark.faults
-def test_a_conductor_that_dies_while_it_stops_a_campaign_takes_its_runs_away_next_time(
+def test_a_conductor_that_dies_while_it_stops_a_campaign_cancels_its_runs_next_time(
     observed: Observed, tmp_path: Path
 ) -> None:
     world = started(tmp_path / "a")
@@ -188,7 +188,7 @@ def test_a_conductor_that_dies_while_it_stops_a_campaign_takes_its_runs_away_nex
 
 
 @pytest.mark.faults
-def test_an_approval_that_dies_is_there_with_its_journal_or_not_at_all(observed: Observed, tmp_path: Path) -> None:
+def test_an_approval_that_dies_is_stored_with_its_journal_or_not_at_all(observed: Observed, tmp_path: Path) -> None:
     world = World(tmp_path / "a", asked=specification())
     _, unit = world.validated()
     evidence = world.approval_of(unit.id).pending
@@ -204,7 +204,7 @@ def test_an_approval_that_dies_is_there_with_its_journal_or_not_at_all(observed:
 
 
 @pytest.mark.faults
-def test_a_publication_that_dies_is_whole_and_there_once_after_it_is_said_again(
+def test_a_publication_that_dies_is_complete_and_made_once_after_it_is_repeated(
     observed: Observed, tmp_path: Path
 ) -> None:
     world = World(tmp_path / "a", BOTH, asked=specification())
@@ -230,7 +230,7 @@ def test_a_publication_that_dies_is_whole_and_there_once_after_it_is_said_again(
 
 
 @pytest.mark.faults
-def test_a_rollback_that_dies_is_done_once_after_it_is_said_again(observed: Observed, tmp_path: Path) -> None:
+def test_a_rollback_that_dies_is_done_once_after_it_is_repeated(observed: Observed, tmp_path: Path) -> None:
     world = World(tmp_path / "a", asked=specification())
     world.released(OLD)
     _, unit = world.approved()

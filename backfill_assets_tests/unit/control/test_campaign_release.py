@@ -87,7 +87,7 @@ def test_a_campaign_that_asks_for_no_approval_is_published_once_it_is_validated(
     assert campaigns.ledger.release(release).manifest.approved_by == ""
 
 
-def test_a_dataset_that_always_wants_approval_gets_it(campaigns: World) -> None:
+def test_a_dataset_that_always_needs_approval_is_not_published_without(campaigns: World) -> None:
     _, unit = campaigns.validated(approval={"required": False})
     guard = replace(campaigns.guard(), always=frozenset({"sales"}))
     with pytest.raises(ApprovalError, match="is not approved"):
@@ -101,7 +101,7 @@ def test_a_unit_of_no_campaign_passes(campaigns: World) -> None:
     assert campaigns.ledger.release(release).manifest.campaign == ""
 
 
-def test_outside_its_window_a_campaign_waits_unless_somebody_says_why(campaigns: World) -> None:
+def test_a_campaign_waits_outside_its_window_unless_a_reason_is_given(campaigns: World) -> None:
     campaigns.approved(publish_window=NIGHT, time_zone="Europe/Berlin")
     refusal = r"only in 22:00-05:00 \(Europe/Berlin\); it is 2026-03-01 13:00, the next window opens 2026-03-01 22:00"
     for way in (
@@ -115,7 +115,7 @@ def test_outside_its_window_a_campaign_waits_unless_somebody_says_why(campaigns:
     assert reason.endswith("; outside the publish window: the audit is at noon")
 
 
-def test_inside_its_window_a_campaign_is_published_past_midnight_too(campaigns: World) -> None:
+def test_a_campaign_is_published_inside_its_window_also_past_midnight(campaigns: World) -> None:
     campaigns.approved(publish_window=NIGHT)
     campaigns.clock.advance(dt.timedelta(hours=16, minutes=59))
     publication = campaigns.release().publish(NAME, outside_window="just in case")
@@ -176,7 +176,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(campaigns: World) 
     assert campaigns.ledger.unit(unit.id).state is UnitState.open
 
 
-def test_a_dry_run_names_all_that_would_refuse_it_at_once(campaigns: World) -> None:
+def test_a_dry_run_names_all_reasons_for_a_refusal_together(campaigns: World) -> None:
     _, unit = campaigns.launched(publish_window=NIGHT, rollback={"keep_for": "31d"})
     campaigns.build(unit, "sales", {DAYS[0]: [2], DAYS[1]: [2]})
     refusals = campaigns.release().plan(NAME).refusals
@@ -197,7 +197,7 @@ def test_publishing_again_changes_nothing_and_says_who_did_it(campaigns: World) 
     assert campaigns.actions(campaign).count(Action.published) == 1
 
 
-def test_of_two_publishers_at_once_one_wins_and_the_other_is_told(campaigns: World, tmp_path: Path) -> None:
+def test_one_of_two_concurrent_publishers_wins_and_the_other_is_refused(campaigns: World, tmp_path: Path) -> None:
     campaign, _ = campaigns.approved()
     found: list[PublishedCampaign | BackfillError] = []
     barrier = threading.Barrier(2)
@@ -225,7 +225,7 @@ def test_of_two_publishers_at_once_one_wins_and_the_other_is_told(campaigns: Wor
     assert len(campaigns.ledger.releases()) == 1
 
 
-def test_a_rollback_stands_in_the_journal_and_withdraws_the_approval_of_its_days(campaigns: World) -> None:
+def test_a_rollback_is_in_the_journal_and_withdraws_the_approval_of_its_days(campaigns: World) -> None:
     campaigns.released(BEFORE)
     campaign, unit = campaigns.approved()
     release = campaigns.release().publish(NAME).outcome.release
@@ -260,7 +260,7 @@ def test_notices_go_out_once_for_each_release_and_rollback(campaigns: World) -> 
     assert undone.endswith(f"undoes {release}): odd")
 
 
-def test_a_release_that_died_before_its_journal_is_told_of_by_reconcile(campaigns: World) -> None:
+def test_reconcile_reports_a_release_that_died_before_its_journal_entry(campaigns: World) -> None:
     campaign, unit = campaigns.approved(**TOLD)
 
     with pytest.raises(Died):
@@ -287,7 +287,7 @@ def test_several_datasets_make_one_entry_and_one_notice(tmp_path: Path) -> None:
         world.close()
 
 
-def test_two_who_tell_of_one_release_at_once_write_one_entry(campaigns: World, tmp_path: Path) -> None:
+def test_two_processes_that_report_one_release_together_write_one_entry(campaigns: World, tmp_path: Path) -> None:
     campaign, unit = campaigns.approved()
     release = replace(campaigns.campaign_publisher(), after=lambda _: False).release(unit.id).release
     worlds = [World(tmp_path, asked=specification()) for _ in range(4)]
@@ -306,7 +306,7 @@ def test_two_who_tell_of_one_release_at_once_write_one_entry(campaigns: World, t
     assert campaigns.actions(campaign).count(Action.published) == 1
 
 
-def test_a_publication_that_got_only_half_way_is_not_told_of_and_keeps_its_approval(tmp_path: Path) -> None:
+def test_a_publication_that_got_only_half_way_is_not_reported_and_keeps_its_approval(tmp_path: Path) -> None:
     world = World(tmp_path, ("orders", "sales"), asked=specification())
     try:
         campaign, unit = world.validated(targets={"orders": DAYS, "sales": DAYS}, **TOLD)

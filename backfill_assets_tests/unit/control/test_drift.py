@@ -103,7 +103,7 @@ def test_a_specification_that_moved_after_the_approval_is_not_published_in_any_w
     observed.found(refusal)
 
 
-def test_other_approvers_hold_from_the_resume_on_that_brought_them(world: World) -> None:
+def test_new_approvers_count_from_the_resume_that_brought_them(world: World) -> None:
     approve(world, "anna")
     write(world, approval=BOSS)
     world.clock.advance(dt.timedelta(minutes=1))
@@ -124,7 +124,7 @@ def test_a_specification_that_cannot_be_read_any_more_is_not_published(world: Wo
         world.release().publish(NAME)
 
 
-def test_a_file_that_is_gone_blocks_nothing_and_is_said_to_be_gone(world: World) -> None:
+def test_a_file_that_is_gone_blocks_nothing_and_is_reported_as_gone(world: World) -> None:
     assert world.standings.of(NAME).uncompared == ""
     (world.folder / "fix.yaml").unlink()
     standing = world.standings.of(NAME)
@@ -135,7 +135,7 @@ def test_a_file_that_is_gone_blocks_nothing_and_is_said_to_be_gone(world: World)
     assert world.standings.of(NAME).uncompared == ""
 
 
-def test_a_campaign_that_was_rolled_back_comes_again_as_what_it_was(world: World) -> None:
+def test_a_campaign_that_was_rolled_back_is_published_again_by_its_old_rules(world: World) -> None:
     approve(world, "anna")
     release = world.release().publish(NAME).outcome.release
     write(world, approval=BOSS)

@@ -145,7 +145,7 @@ def test_a_plan_that_is_out_of_date_names_the_file_to_plan_again(
         planned.control.launch(NAME)
 
 
-def test_a_resume_with_a_changed_specification_says_what_is_another(planned: World) -> None:
+def test_a_resume_with_a_changed_specification_says_what_has_changed(planned: World) -> None:
     file = planned.folder / "fix.yaml"
     plain = planned.specification.to_plain()
     file.write_text(yaml.safe_dump(plain), encoding="utf-8")
@@ -184,7 +184,7 @@ def test_a_resume_takes_over_the_limits_that_were_changed_in_the_specification_a
     assert str(entry).endswith("with changed execution (partitions_per_batch 6 → 1): out of memory")
 
 
-def test_of_two_who_approve_at_once_the_second_is_told_of_the_first(campaigns: World) -> None:
+def test_the_second_of_two_concurrent_approvals_names_the_first(campaigns: World) -> None:
     _, unit = campaigns.validated()
     named = campaigns.approval_of(unit.id).pending
     start, observed = threading.Barrier(2), list[str]()
@@ -208,7 +208,7 @@ def test_of_two_who_approve_at_once_the_second_is_told_of_the_first(campaigns: W
     assert f"all of its evidence is already approved (approved by {winner} at" in refused
 
 
-def test_whoever_rolls_back_second_is_told_who_was_first(campaigns: World) -> None:
+def test_a_second_rollback_names_the_first(campaigns: World) -> None:
     campaigns.approved()
     release = campaigns.release().publish(NAME).outcome.releases["sales"]
     first = campaigns.campaign_rollback("carl").execute(release, "wrong totals")

@@ -60,7 +60,7 @@ def test_a_unit_whose_contract_is_not_the_specifications_is_not_published(campai
     assert campaigns.release().publish(NAME).outcome.releases
 
 
-def test_whoever_has_to_be_asked_is_told_the_hash_to_approve(campaigns: World) -> None:
+def test_a_refusal_for_want_of_approval_names_the_hash_to_approve(campaigns: World) -> None:
     _, unit = campaigns.validated()
     waiting = unit_hash(campaigns.ledger.evidence(unit.id).values())
     with pytest.raises(ApprovalError, match=f"backfill approve {NAME} --evidence {waiting}"):
@@ -83,7 +83,7 @@ def test_a_release_that_its_rollback_could_not_undo_is_refused(campaigns: World)
     assert "sales 2026-01-02 would not show its current rows again" in str(found)
 
 
-def test_what_a_unit_of_a_campaign_lacks_is_got_through_the_campaign(campaigns: World) -> None:
+def test_missing_days_of_a_campaigns_unit_are_built_through_the_campaign(campaigns: World) -> None:
     _, unit = campaigns.launched()
     faults = campaigns.campaign_publisher().blockers(unit.id)
     for text in (refusal(unit, faults, campaigns.datasets), relaunch_hint(unit, DAYS, campaigns.datasets)):

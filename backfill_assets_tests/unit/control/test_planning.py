@@ -164,7 +164,7 @@ def test_rows_come_from_published_statistics_otherwise_from_deliveries_or_the_up
     assert sales.bytes == sum(f.size for f in files) + 300
 
 
-def test_files_that_nobody_has_landed_count_where_raw_is_run(office: Office) -> None:
+def test_files_that_have_not_landed_count_where_raw_is_run(office: Office) -> None:
     office.land(RANGE[0], rows=5, size=100)
     office.deliver(RANGE[1], size=60)
     plan = office.planner.plan(spec(scope={"downstream": "none"}))

@@ -53,7 +53,7 @@ def test_only_a_published_campaign_is_signed_off(campaigns: World) -> None:
         campaigns.sign_off().sign_off(NAME)
 
 
-def test_without_a_sign_off_the_sweep_takes_nothing_of_a_campaign_however_old(campaigns: World) -> None:
+def test_the_sweep_deletes_nothing_of_a_campaign_without_a_sign_off_however_old(campaigns: World) -> None:
     release = published(campaigns)
     before = data(campaigns)
     campaigns.clock.advance(10 * WINDOW)
@@ -62,7 +62,7 @@ def test_without_a_sign_off_the_sweep_takes_nothing_of_a_campaign_however_old(ca
     assert len(campaigns.ledger.release(release).manifest.removed) == len(DAYS)
 
 
-def test_with_a_sign_off_the_sweep_keeps_to_the_window(campaigns: World) -> None:
+def test_the_sweep_respects_the_window_after_a_sign_off(campaigns: World) -> None:
     release = published(campaigns)
     campaigns.sign_off().sign_off(NAME)
     campaigns.clock.advance(WINDOW + MARGIN - HOUR)
@@ -89,7 +89,7 @@ def test_nothing_is_cleaned_up_before_the_window_ends_and_the_sign_off(campaigns
         campaigns.sign_off().cleanup(NAME)
 
 
-def test_a_clean_up_takes_what_only_the_rollback_needed(campaigns: World) -> None:
+def test_a_clean_up_deletes_what_only_the_rollback_needed(campaigns: World) -> None:
     release = published(campaigns)
     campaigns.sign_off().sign_off(NAME)
     campaigns.clock.advance(WINDOW + MARGIN + HOUR)

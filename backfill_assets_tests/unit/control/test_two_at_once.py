@@ -49,7 +49,7 @@ def winner_and_loser(found: dict[str, object]) -> tuple[str, str]:
 
 
 @pytest.mark.faults
-def test_of_two_launches_one_wins_and_the_campaign_is_announced_once(observed: Observed, tmp_path: Path) -> None:
+def test_one_of_two_launches_wins_and_the_campaign_is_announced_once(observed: Observed, tmp_path: Path) -> None:
     observed.injected("two operators launch the same campaign at once")
     scheduler = Scheduler()
     world = World(tmp_path, scheduler=scheduler, asked=with_canaries())
@@ -96,7 +96,7 @@ def built_by(world: World) -> Counter[dt.date]:
 
 
 @pytest.mark.faults
-def test_of_two_approvals_one_counts_and_the_other_is_told(
+def test_one_of_two_approvals_counts_and_the_other_is_refused(
     observed: Observed, campaigns: World, tmp_path: Path
 ) -> None:
     observed.injected("two operators approve the same evidence at once")
@@ -124,7 +124,7 @@ def test_of_two_approvals_one_counts_and_the_other_is_told(
 
 
 @pytest.mark.faults
-def test_of_two_rollbacks_one_undoes_the_release_and_the_other_is_told(
+def test_one_of_two_rollbacks_undoes_the_release_and_the_other_is_refused(
     observed: Observed, campaigns: World, tmp_path: Path
 ) -> None:
     observed.injected("two operators roll the same release back at once")

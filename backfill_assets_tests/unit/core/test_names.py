@@ -15,7 +15,7 @@ from backfill_assets.core.text import hidden_in, in_one_line, may_hold_secret, n
         (2406, "file", "2,406 files"),
     ],
 )
-def test_numbers_are_said_as_people_say_them(count: int, what: str, text: str) -> None:
+def test_numbers_are_written_as_people_write_them(count: int, what: str, text: str) -> None:
     assert number_of(count, what) == text
 
 
@@ -29,13 +29,13 @@ def test_numbers_are_said_as_people_say_them(count: int, what: str, text: str) -
         ("\u06a9\u062a\u0627\u0628\u200c\u0647\u0627 \U0001f468\u200d\U0001f4bb", None),
     ],
 )
-def test_what_one_cannot_see_is_found_and_what_letters_are_joined_with_is_left(
+def test_invisible_characters_are_found_and_joiners_of_letters_are_left(
     text: str, found: tuple[int, str] | None
 ) -> None:
     assert hidden_in(text) == found
 
 
-def test_what_others_have_chosen_is_shown_with_escapes() -> None:
+def test_text_of_others_is_shown_with_escapes() -> None:
     assert visible("caf\u00e9 \x1b[2J\u202e\udcff\n") == "caf\u00e9 \\x1b[2J\\u202e\\udcff\\n"
     assert in_one_line(ValueError("a\n  b\x0e" + "c" * 1_000)) == "a b\\x0e" + "c" * 293
 

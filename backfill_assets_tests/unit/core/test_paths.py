@@ -60,7 +60,7 @@ def test_a_path_fits_a_pattern_exactly_where_glob_finds_the_file(pattern: str, p
         ("{day}/{day}_[ab].csv", "2024-01-01/2024-01-01_a.csv", "2024-01-01/2024-01-02_a.csv"),
     ],
 )
-def test_a_star_ends_at_a_slash_and_two_stars_stand_for_any_folders(pattern: str, inside: str, outside: str) -> None:
+def test_a_star_ends_at_a_slash_and_two_stars_match_any_folders(pattern: str, inside: str, outside: str) -> None:
     assert (fits(pattern, DAY, inside), fits(pattern, DAY, outside)) == (True, False)
 
 

@@ -22,7 +22,7 @@ HASH = "fbcc25396c9994cd5894a5190ae49aa8ef78fe7c86e962a4c552331867ff6e80"
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 
 
-def test_a_manifest_of_before_keeps_its_text_and_its_hash() -> None:
+def test_an_old_manifest_keeps_its_text_and_its_hash() -> None:
     manifest = from_json(Manifest, BEFORE)
     assert manifest.to_json() == BEFORE
     assert manifest.hash == HASH
@@ -56,7 +56,7 @@ def test_the_row_of_a_release_holds_null_where_nothing_applies() -> None:
     )  # fmt: skip
 
 
-def test_rows_that_lack_are_besides_or_say_otherwise_are_named() -> None:
+def test_missing_surplus_and_different_rows_are_named() -> None:
     record = ReleaseRecord(from_json(Manifest, BEFORE), ReleaseState.finalized, 7, NOW)
     (row,) = projection([record])
     assert differing([row], [row]) == ()

@@ -45,5 +45,5 @@ def test_a_size_is_read_back_from_its_text(size: int) -> None:
 @pytest.mark.parametrize(
     ("size", "text"), [(500 * 10**9, "500GB"), (512 * 2**20, "512MiB"), (1500, "1500B"), (0, "0B")]
 )
-def test_a_size_is_shown_in_the_largest_unit_that_holds_it_whole(size: int, text: str) -> None:
+def test_a_size_is_shown_in_the_largest_unit_without_a_fraction(size: int, text: str) -> None:
     assert format_size(size) == text

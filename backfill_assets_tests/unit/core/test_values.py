@@ -95,7 +95,7 @@ def test_a_duration_that_was_written_is_read_back(value: dt.timedelta) -> None:
 @pytest.mark.parametrize(
     ("text", "written"), [("90s", "90s"), ("60m", "1h"), ("36 h", "36h"), ("48h", "2d"), (" 14d ", "14d"), ("0s", "0s")]
 )
-def test_a_duration_is_written_in_the_largest_unit_that_holds_it_whole(text: str, written: str) -> None:
+def test_a_duration_is_written_in_the_largest_unit_without_a_fraction(text: str, written: str) -> None:
     assert format_duration(parse_duration(text)) == written
 
 

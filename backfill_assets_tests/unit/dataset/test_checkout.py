@@ -58,7 +58,7 @@ def test_the_datasets_of_a_commit_are_loaded_and_the_working_folder_stays_as_it_
     assert git(datasets, "status", "--short").endswith("fact.sql")
 
 
-def test_models_whose_modules_are_others_at_that_commit_are_refused(
+def test_models_whose_modules_differ_at_that_commit_are_refused(
     datasets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = datasets.parent / "sales_kit" / "rates.py"

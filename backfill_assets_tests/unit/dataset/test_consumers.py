@@ -39,7 +39,7 @@ def test_a_dataset_without_consumers_has_none(tmp_path: Path) -> None:
         ('""', "consumers.bi.sql"),
     ],
 )
-def test_a_query_that_will_not_do_is_refused_with_its_line(tmp_path: Path, query: str, message: str) -> None:
+def test_a_wrong_query_is_refused_with_its_line(tmp_path: Path, query: str, message: str) -> None:
     yaml = f"{YAML}consumers:\n  bi: {{tolerance: 1%, sql: {query}}}\n"
     (problem,) = problems(write_dataset(tmp_path, yaml=yaml))
     assert message in str(problem)

@@ -23,7 +23,7 @@ START = dt.date(2024, 1, 1)
 some_days = st.sets(st.dates(START, dt.date(2024, 3, 1)), min_size=1, max_size=5).map(lambda d: tuple(sorted(d)))
 
 
-def test_what_is_not_said_has_careful_defaults() -> None:
+def test_defaults_are_careful() -> None:
     bare = {key: PLAIN[key] for key in ("name", "partition_column", "start", "key", "columns", "source")}
     found = Dataset.model_validate(bare)
     assert (found.time_zone, found.end, found.chunk_days, found.lookback_days) == ("UTC", None, 31, 0)
@@ -47,7 +47,7 @@ def test_a_dataset_cannot_be_changed() -> None:
         dataset().name = "other"  # type: ignore[misc]
 
 
-def test_all_columns_but_those_that_match_rows_are_compared_and_texts_and_booleans_tell_them_apart() -> None:
+def test_all_columns_but_those_that_match_rows_are_compared_and_texts_and_booleans_group_them() -> None:
     columns = PLAIN["columns"] | {"late": {"type": "boolean"}, "zone": {"type": "string"}, "at": {"type": "timestamp"}}
     found = dataset(columns=columns)
     assert list(found.compared) == ["fare", "city", "late", "zone", "at"]
@@ -88,7 +88,7 @@ def test_what_cannot_be_compared_is_refused(changes: dict[str, Any], path: tuple
         ({"late_days": 1}, "source.late_days lets files of several days bring rows of a day"),
     ],
 )
-def test_what_several_files_of_a_day_do_to_each_other_has_to_be_said(source: dict[str, Any], message: str) -> None:
+def test_the_relation_of_several_files_of_a_day_must_be_declared(source: dict[str, Any], message: str) -> None:
     """Two tills of a day sold the same article, and nobody had said that they add up: the sales of one were published."""
     said = PLAIN["source"] | source
     with pytest.raises(ValidationError, match=re.escape(message)):
@@ -163,7 +163,7 @@ def test_a_path_that_leaves_the_sources_is_refused(path: str) -> None:
         dataset(references={"cities": reference})
 
 
-def test_a_warning_never_blocks_and_cannot_be_told_to() -> None:
+def test_a_warning_never_blocks_and_cannot_be_set_to() -> None:
     assert CheckConfig().blocks
     assert not CheckConfig(severity=Severity.warn).blocks
     assert not CheckConfig(blocking=False).blocks
@@ -172,7 +172,7 @@ def test_a_warning_never_blocks_and_cannot_be_told_to() -> None:
         CheckConfig(severity=Severity.warn, blocking=True)
 
 
-def test_checks_know_no_other_keys() -> None:
+def test_checks_have_no_other_keys() -> None:
     with pytest.raises(ValidationError, match="Extra inputs"):
         Checks.model_validate({"uniqe_key": {}})
     with pytest.raises(ValidationError, match="Extra inputs"):

@@ -45,7 +45,7 @@ def book(*landings: list[Delivery]) -> tuple[Delivery, ...]:
 
 
 @given(acts)
-def test_what_counts_is_what_the_sources_say_whatever_happens(story: list[Act]) -> None:
+def test_the_deliveries_that_count_follow_the_sources_whatever_happens(story: list[Act]) -> None:
     supplier = Supplier(described(), Pages())
     for act in story:
         supplier.act(act)
@@ -90,7 +90,7 @@ def test_another_landing_that_was_faster_keeps_its_content_the_newer_one() -> No
     assert contents((*known, again)) == ["A"]
 
 
-def test_of_one_landing_the_order_is_that_of_time_and_path_or_of_the_path_alone() -> None:
+def test_files_of_one_landing_are_ordered_by_time_and_path_or_by_the_path_alone() -> None:
     files = [a_file(D7, "x-1", "1", 3), a_file(D7, "x-2", "2", 1), a_file(D7, "x-3", "3", 1)]
     assert [one.path for one in in_order(described(), files)] == ["x-2", "x-3", "x-1"]
     assert [one.path for one in in_order(described(order_by="path"), files)] == ["x-1", "x-2", "x-3"]
@@ -99,14 +99,14 @@ def test_of_one_landing_the_order_is_that_of_time_and_path_or_of_the_path_alone(
 @pytest.mark.parametrize(
     ("how", "expected"), [("latest_delivery", ["1", "2", "8"]), ("latest_file", ["2", "8"]), ("none", ["1", "2", "8"])]
 )
-def test_the_latest_file_of_a_delivery_day_replaces_the_older_ones_whole(how: str, expected: list[str]) -> None:
+def test_the_latest_file_of_a_delivery_day_replaces_the_older_ones_completely(how: str, expected: list[str]) -> None:
     known = book([a_file(D7, "a-1", "1"), a_file(D7, "a-2", "2", 1), a_file(D8, "b", "8")])
     assert contents(known, how) == expected
     without = tuple(replace(one, withdrawn=one.fingerprint == "2") for one in known)
     assert contents(without, how) == ["1", "8"]
 
 
-def test_what_the_path_finds_no_more_counts_alone_and_not_beside_what_it_finds() -> None:
+def test_a_file_outside_the_path_counts_alone_and_not_beside_files_in_it() -> None:
     orders, returns, moved = (f"x/{D7}/orders-1.csv", f"x/{D7}/returns.csv", f"old/{D8}.csv")
     known = book([a_file(D7, orders, "A"), a_file(D7, returns, "B", 1), a_file(D8, moved, "C")])
 
@@ -132,7 +132,7 @@ def test_what_the_path_finds_no_more_counts_alone_and_not_beside_what_it_finds()
         assert astray("x/{day}/orders*.csv", left) == found
 
 
-def test_what_is_withdrawn_stays_out_and_other_content_of_its_path_counts() -> None:
+def test_a_withdrawn_file_stays_out_and_other_content_of_its_path_counts() -> None:
     known = book([a_file(D7, "a", "A")])
     out = tuple(replace(one, withdrawn=True) for one in known)
     assert contents(out) == []
@@ -163,20 +163,20 @@ def test_an_order_that_moves_moves_the_inputs_and_makes_a_published_day_late() -
     assert inputs(tuple(replace(one, landings=2) for one in known)) != inputs(known)
 
 
-def test_what_raw_had_lost_is_there_again_with_its_number() -> None:
+def test_rows_that_raw_had_lost_return_with_their_number() -> None:
     (known,) = book([a_file(D7, "a", "A")])
     lost = replace(known, rows=0, landings=0)
     assert received((lost,), [a_file(D7, "a", "A", 7)]) == (known,)
 
 
-def test_what_is_landed_again_for_another_reading_has_the_counts_of_that_one_and_keeps_its_number() -> None:
+def test_a_file_landed_again_for_another_reading_gets_new_counts_and_keeps_its_number() -> None:
     """Otherwise the ledger says how it was read before, and nobody knows what raw keeps of it."""
     (one,) = book([replace(a_file(D7, "x", "aa"), reading="lines+header 1", rows=3)])
     (again,) = received((one,), [replace(one, reading="lines 2", rows=4, corrupt_rows=1)])
     assert again == replace(one, reading="lines 2", rows=4, corrupt_rows=1, landings=2)
 
 
-def test_a_delivery_that_was_read_again_is_still_known_by_the_names_that_contents_have_of_it() -> None:
+def test_a_delivery_that_was_read_again_is_still_found_by_the_names_in_stored_contents() -> None:
     """The same bytes explain no rows that come or go."""
     (one,) = book([a_file(D7, "x", "aa")])
     again = replace(one, landings=3)

@@ -79,7 +79,7 @@ def test_a_day_without_upstream_rows_fails_unless_the_dataset_lets_it_pass() -> 
     assert verdicts(empty, lenient)["upstream_present"].passed
 
 
-def test_a_day_answers_for_the_upstream_days_that_it_looks_back_at() -> None:
+def test_a_day_is_checked_for_the_upstream_days_that_it_looks_back_at() -> None:
     before = tuple(DAY - dt.timedelta(i) for i in (2, 1))
     short = replace(MEASURED, upstream=replace(MEASURED.upstream, absent={"trips": before}))
     refused = verdicts(short)["upstream_present"]
@@ -92,7 +92,7 @@ def test_a_day_answers_for_the_upstream_days_that_it_looks_back_at() -> None:
     assert verdicts(short, lenient)["upstream_present"].passed
 
 
-def test_no_rows_out_of_no_rows_agree() -> None:
+def test_an_empty_day_agrees_with_an_empty_upstream() -> None:
     counted = {"reconciliation": {"totals": {"row_count": {"upstream": "trips", "sql": "count(*)"}}}}
     lenient = totals(upstream={"trips": {"on_missing": "pass"}}, checks=counted)
     nothing = replace(MEASURED, shadow=NOTHING, upstream=UpstreamState({"trips": 0}, {"row_count": None}))

@@ -116,7 +116,7 @@ def test_a_case_that_is_not_as_it_must_be_is_refused(tmp_path: Path, files: dict
         collect_cases(tmp_path)
 
 
-def test_a_dataset_with_faults_fails_the_collection(tmp_path: Path) -> None:
+def test_a_dataset_with_problems_fails_the_collection(tmp_path: Path) -> None:
     write_dataset(tmp_path, yaml="name: trips")
     with pytest.raises(DatasetError, match="start is missing"):
         collect_cases(tmp_path)

@@ -73,7 +73,7 @@ def test_a_dataset_without_golden_sources_has_none(tmp_path: Path) -> None:
         (f"{FILE}, key: [trip_date], ours: SELECT 1; SELECT 2", "golden.finance.ours: something follows the semicolon"),
     ],
 )  # fmt: skip
-def test_a_golden_source_that_will_not_do_is_refused_with_its_line(tmp_path: Path, one: str, message: str) -> None:
+def test_a_wrong_golden_source_is_refused_with_its_line(tmp_path: Path, one: str, message: str) -> None:
     yaml = with_golden(one)
     (problem,) = problems(write_dataset(tmp_path, yaml=yaml))
     assert message in str(problem)

@@ -38,7 +38,7 @@ def test_the_text_of_an_imported_helper_is_part_of_the_code_version(tmp_path: Pa
     assert "rates_of_trips" not in sys.modules
 
 
-def test_a_helper_of_a_helper_counts_wherever_its_import_stands(tmp_path: Path, project: Project) -> None:
+def test_a_helper_of_a_helper_counts_wherever_it_is_imported(tmp_path: Path, project: Project) -> None:
     project(
         {
             "trip_one.py": "def f():\n    import trip_two\n",
@@ -95,7 +95,7 @@ def test_packages_above_a_module_and_relative_imports_count(project: Project) ->
     assert "tripkit" not in sys.modules
 
 
-def test_of_a_package_that_is_only_passed_through_functions_do_not_count(project: Project) -> None:
+def test_functions_of_a_package_that_is_only_passed_through_do_not_count(project: Project) -> None:
     project(
         {
             "lazykit/__init__.py": "def f():\n    import lazykit.heavy\n",

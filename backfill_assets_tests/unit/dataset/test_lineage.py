@@ -62,7 +62,7 @@ def acyclic(draw: st.DrawFn) -> Upstreams:
 
 
 @given(acyclic())
-def test_groups_part_all_datasets_and_keep_upstreams_before_their_downstreams(upstreams: Upstreams) -> None:
+def test_groups_divide_all_datasets_and_keep_upstreams_before_their_downstreams(upstreams: Upstreams) -> None:
     groups = release_groups(upstreams)
     assert sorted(name for group in groups for name in group) == sorted(upstreams)
     for group in groups:

@@ -22,7 +22,7 @@ def test_every_dataset_that_comes_with_the_package_can_be_used() -> None:
     assert "flights" in catalog.datasets
 
 
-def test_a_folder_is_loaded_whole(tmp_path: Path) -> None:
+def test_a_folder_is_loaded_completely(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path)
     (folder / "cases" / "one").mkdir(parents=True)
     dataset = loaded(folder)
@@ -186,7 +186,7 @@ def test_a_wrong_value_is_refused_with_its_place_and_remedy(tmp_path: Path, old:
     assert len(messages) == (2 if "raw:" in new else 1), "\n".join(messages)
 
 
-def test_all_faults_of_a_file_are_told_at_once_in_the_order_of_its_lines(tmp_path: Path) -> None:
+def test_all_problems_of_a_file_are_reported_together_in_the_order_of_its_lines(tmp_path: Path) -> None:
     yaml = (
         YAML.replace("type: long", "type: int").replace("2%", "2").replace("format: csv\n  path", "format: xml\n  path")
     )
@@ -198,12 +198,12 @@ def test_all_faults_of_a_file_are_told_at_once_in_the_order_of_its_lines(tmp_pat
     ]
 
 
-def test_contradictions_are_told_all_at_once(tmp_path: Path) -> None:
+def test_all_contradictions_are_reported_together(tmp_path: Path) -> None:
     yaml = YAML.replace("key: [trip_date, trip]", "key: [ride]").replace("to: [city]", "to: [town]")
     assert len(problems(write_dataset(tmp_path, yaml=yaml))) == 2
 
 
-def test_faults_in_the_models_are_told_together_with_those_of_the_file(tmp_path: Path) -> None:
+def test_problems_in_the_models_are_reported_together_with_those_of_the_file(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path, yaml=YAML.replace("type: long", "type: int"))
     (folder / "fact.sql").write_text("")
     assert {problem.file.name for problem in problems(folder)} == {"dataset.yaml", "fact.sql"}

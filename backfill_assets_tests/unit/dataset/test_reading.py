@@ -47,7 +47,7 @@ def test_readings_are_equal_where_the_same_values_come_out(one: dict[str, Any], 
 @pytest.mark.parametrize(
     "said", [{"path": "y/{day}"}, {"late_days": 3}, {"on_missing": "pass"}, {"order_by": "path"}], ids=str
 )
-def test_where_files_lie_and_which_is_newer_is_no_part_of_a_reading(said: dict[str, object]) -> None:
+def test_location_and_order_of_files_are_no_part_of_a_reading(said: dict[str, object]) -> None:
     assert reading_of(source(**said)) == reading_of(source())
 
 
@@ -73,7 +73,7 @@ def test_where_files_lie_and_which_is_newer_is_no_part_of_a_reading(said: dict[s
         ({}, {"format": "parquet"}, False),
     ],
 )
-def test_a_reading_needs_no_source_where_raw_has_what_it_reads(
+def test_a_reading_needs_no_source_where_raw_has_its_columns(
     before: dict[str, object], now: dict[str, object], *, same: bool
 ) -> None:
     assert (form_of(reading_of(source(**before))) == form_of(reading_of(source(**now)))) is same

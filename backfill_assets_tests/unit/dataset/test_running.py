@@ -62,7 +62,9 @@ def test_a_stale_pyc_is_not_run(tmp_path: Path, project: Project) -> None:
     assert run(loaded(python_dataset(tmp_path, RATE)).fact) == 20
 
 
-def test_what_the_process_has_imported_before_is_neither_run_nor_touched(tmp_path: Path, project: Project) -> None:
+def test_modules_that_the_process_has_imported_before_are_neither_run_nor_touched(
+    tmp_path: Path, project: Project
+) -> None:
     project({"trip_rates.py": "RATE = 1\n"})
     before = importlib.import_module("trip_rates")
     project({"trip_rates.py": "RATE = 22\n"})
@@ -75,7 +77,7 @@ def test_what_the_process_has_imported_before_is_neither_run_nor_touched(tmp_pat
 @pytest.mark.parametrize(
     "text", [RATE, "def fact(staging):\n    import trip_rates\n    return trip_rates.RATE * staging\n"]
 )
-def test_what_is_deployed_after_loading_is_not_run(tmp_path: Path, project: Project, text: str) -> None:
+def test_code_that_is_deployed_after_loading_is_not_run(tmp_path: Path, project: Project, text: str) -> None:
     home = project({"trip_rates.py": "RATE = 1\n"})
     folder = python_dataset(tmp_path, text)
     old = loaded(folder)
@@ -87,7 +89,7 @@ def test_what_is_deployed_after_loading_is_not_run(tmp_path: Path, project: Proj
     assert run(old.fact) == 10
 
 
-def test_what_is_deployed_while_a_folder_is_loaded_is_not_hashed_in_its_place(
+def test_code_that_is_deployed_while_a_folder_is_loaded_is_not_hashed_in_its_place(
     tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def code(rate: int) -> LoadedDataset:
@@ -161,7 +163,7 @@ def test_a_file_of_the_project_with_the_name_of_a_module_of_python_is_refused(tm
     assert f"trip_rates.py:1: imports tabnanny; {home}/tabnanny.py" in found[1]
 
 
-def test_what_python_has_taken_for_a_module_of_its_own_is_refused_wherever_it_lies_by_now(
+def test_a_file_that_python_took_for_its_own_module_is_refused_wherever_it_is_now(
     tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = project({"tabnanny.py": "RATE = 1\n"})
@@ -187,7 +189,7 @@ def test_a_module_of_python_that_the_project_shadows_after_loading_is_refused(
         run(model)
 
 
-def test_python_finds_its_own_module_first_where_the_project_stands_later(
+def test_python_finds_its_own_module_first_where_the_project_is_later_on_the_path(
     tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = project({"tabnanny.py": "RATE = 1\n"})
@@ -210,7 +212,7 @@ def test_python_finds_its_own_module_first_where_the_project_stands_later(
         ("import pydoc; return pydoc.locate('trip_unknown')", r"trip_unknown\."),
     ],
 )
-def test_what_lies_beside_the_code_is_refused_also_where_the_refusal_is_caught(
+def test_a_file_beside_the_code_is_refused_even_if_the_refusal_is_caught(
     tmp_path: Path, project: Project, body: str, asked: str
 ) -> None:
     project(
@@ -266,7 +268,7 @@ def test_a_module_under_a_name_that_is_made_up_is_refused(project: Project, run_
 
 
 @pytest.mark.parametrize("name", ["importlib", "importlib.resources", "pkgutil", "runpy"])
-def test_what_imports_by_name_is_refused_at_its_line(tmp_path: Path, name: str) -> None:
+def test_an_import_by_name_is_refused_at_its_line(tmp_path: Path, name: str) -> None:
     (problem,) = problems(python_dataset(tmp_path, f"def fact(staging):\n    import {name}\n"))
     assert f"fact.py:2: imports {name}; it loads modules and files by names" in str(problem)
 
@@ -307,12 +309,12 @@ PACKAGE = {
         ("import builtins\ndef fact(staging): return builtins.max(1, staging)", 10),
     ],
 )
-def test_packages_work_as_python_has_them(project: Project, run_text: Run, text: str, expected: object) -> None:
+def test_packages_work_as_in_python(project: Project, run_text: Run, text: str, expected: object) -> None:
     project(PACKAGE)
     assert run_text(text) == expected
 
 
-def test_what_looks_its_module_up_finds_it(project: Project, run_text: Run) -> None:
+def test_code_that_looks_up_its_own_module_finds_it(project: Project, run_text: Run) -> None:
     code = """
 from __future__ import annotations
 import pickle, sys, typing
@@ -342,7 +344,7 @@ def checked():
     )
 
 
-def test_what_installed_packages_import_is_theirs(tmp_path: Path) -> None:
+def test_installed_packages_import_their_own_modules(tmp_path: Path) -> None:
     data = pickle.dumps(np.array([1, 2]))
     with running(
         loaded(python_dataset(tmp_path, "import pickle\ndef fact(staging): return pickle.loads(staging)\n")).fact
@@ -387,7 +389,7 @@ def test_a_package_may_ask_for_its_version(project: Project, run_text: Run) -> N
     assert run_text("import tripkit\ndef fact(staging): return tripkit.V.partition('.')[0]") == "4"
 
 
-def test_spark_may_lie_wherever_python_finds_it(
+def test_spark_may_be_anywhere_on_the_path_of_python(
     project: Project, run_text: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "pyspark"]:

@@ -38,7 +38,7 @@ def test_calls_that_are_refused_are_found(text: str, found: list[str]) -> None:
 
 
 @given(st.text(max_size=200) | st.lists(st.sampled_from(PIECES), max_size=60).map("".join))
-def test_whatever_the_text_is_it_can_be_asked(text: str) -> None:
+def test_every_text_can_be_checked(text: str) -> None:
     asked = SqlCalls(text)
     for found in (asked.calls(), asked.bare_words(), asked.clocks()):
         list(found)
@@ -46,7 +46,7 @@ def test_whatever_the_text_is_it_can_be_asked(text: str) -> None:
 
 
 @given(st.text(alphabet="abc'\\-/* \n", max_size=40))
-def test_a_call_behind_a_string_is_found_whatever_the_string_holds(inner: str) -> None:
+def test_a_call_after_a_string_is_found_whatever_the_string_contains(inner: str) -> None:
     literal = "'" + inner.replace("\\", "\\\\").replace("'", "\\'") + "'"
     assert refused(f"SELECT {literal}, rand(), {literal}") == ["rand"]
     assert refused(f"SELECT {literal}, '{'rand()'}'") == []

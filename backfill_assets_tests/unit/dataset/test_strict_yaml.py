@@ -44,7 +44,7 @@ def test_each_key_has_its_line() -> None:
     assert lines[("a", "c", 1, "y")] == 6
 
 
-def test_every_duplicate_key_is_told_and_the_first_one_counts() -> None:
+def test_every_duplicate_key_is_reported_and_the_first_one_counts() -> None:
     document = read_yaml("a: 1\nb: {c: 1, c: 2}\na: 3\n")
     assert document.value == {"a": 1, "b": {"c": 1}}
     assert [(line, text) for line, _, text in document.problems] == [
@@ -82,7 +82,7 @@ def test_what_makes_yaml_clever_is_refused(text: str, line: int, message: str) -
         ("#" * (MAX_BYTES + 1), "larger than 1024 KiB", None),
     ],
 )
-def test_what_cannot_be_read_is_refused_as_a_whole(text: str, message: str, line: int | None) -> None:
+def test_a_text_that_cannot_be_read_is_refused_completely(text: str, message: str, line: int | None) -> None:
     with pytest.raises(DatasetError) as refused:
         read_yaml(text)
     assert message in refused.value.args[0]

@@ -93,7 +93,7 @@ def test_a_day_that_has_no_data_any_more_is_emptied(published: PublishedTable, h
     assert content(home) == {day(0): [10, 20], day(2): [10, 20]}
 
 
-def test_a_table_that_moved_is_refused_even_where_other_days_moved(published: PublishedTable, home: Path) -> None:
+def test_a_changed_table_is_refused_even_where_other_days_changed(published: PublishedTable, home: Path) -> None:
     plan, base = planned(published), published.version()
     write_deltalake(home, rows_of({day(9): [1]}), mode="append")
     with pytest.raises(TableMovedError, match=f"expected version {base}, found {base + 1}"):
@@ -165,7 +165,7 @@ def test_a_file_of_another_unit_is_refused(published: PublishedTable) -> None:
     refused(published, replace(planned(published), unit="other"), "expected a file of the unit")
 
 
-def test_a_file_that_readers_see_already_is_refused(published: PublishedTable) -> None:
+def test_a_published_file_is_refused(published: PublishedTable) -> None:
     plan = planned(published)
     refused(published, with_day(plan, replace(plan.days[0], add=plan.days[0].remove)), "it is already active")
 
@@ -289,7 +289,7 @@ def test_a_table_that_was_never_prepared_is_refused(table: PublishedTable, home:
         table.commit(manifest("r", [DaySwap(day(0), (), ())]), -1)
 
 
-def test_a_rollback_is_the_same_commit_the_other_way_round(published: PublishedTable, home: Path) -> None:
+def test_a_rollback_is_the_same_commit_reversed(published: PublishedTable, home: Path) -> None:
     plan = planned(published)
     published.commit(plan, published.version())
     back = [DaySwap(s.day, s.add, s.remove) for s in plan.days[:2]]
@@ -319,7 +319,7 @@ def test_statistics_are_the_shadows_own_counts(published: PublishedTable, home: 
     assert {only(files).stats for files in published.active().values()} == texts
 
 
-def test_a_table_put_back_from_a_backup_is_read_anew(published: PublishedTable, home: Path, tmp_path: Path) -> None:
+def test_a_table_restored_from_a_backup_is_read_again(published: PublishedTable, home: Path, tmp_path: Path) -> None:
     shutil.copytree(home, tmp_path / "backup")
     published.commit(planned(published), published.version())
     seen, version = published.active(), published.version()
@@ -332,7 +332,7 @@ def test_a_table_put_back_from_a_backup_is_read_anew(published: PublishedTable, 
     assert content(home) == {d: [40, 50] for d in DAYS}
 
 
-def test_a_table_that_was_made_anew_is_read_anew(published: PublishedTable, home: Path) -> None:
+def test_a_recreated_table_is_read_again(published: PublishedTable, home: Path) -> None:
     before, version = published.active(), published.version()
     shutil.rmtree(home / "_delta_log")
     publish(published, "_shadow/u/2", DAYS, "r_first")

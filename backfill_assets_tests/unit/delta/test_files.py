@@ -49,7 +49,7 @@ def test_a_source_file_lies_below_the_sources(tmp_path: Path, path: str) -> None
         Layout(tmp_path / "w", tmp_path / "s").source_file(path)
 
 
-def test_a_sealed_shadow_is_no_table_any_more(table: PublishedTable, shadow: Path) -> None:
+def test_a_sealed_shadow_is_no_longer_a_table(table: PublishedTable, shadow: Path) -> None:
     before = table.shadow_files(SHADOW, [day(0)])
     table.seal(SHADOW)
     table.seal(SHADOW)
@@ -59,9 +59,7 @@ def test_a_sealed_shadow_is_no_table_any_more(table: PublishedTable, shadow: Pat
     assert only(before[day(0)]).path.startswith(f"{SHADOW}/day=2026-01-01/")
 
 
-def test_a_straggler_that_writes_after_the_sealing_is_not_listened_to(
-    table: PublishedTable, home: Path, shadow: Path
-) -> None:
+def test_a_late_write_after_the_sealing_is_ignored(table: PublishedTable, home: Path, shadow: Path) -> None:
     before = table.shadow_files(SHADOW, [day(0)])
     table.seal(SHADOW)
     write_shadow(home, SHADOW, rows_of({day(0): [666]}))
@@ -140,7 +138,7 @@ def test_a_damaged_manifest_is_named(table: PublishedTable, home: Path) -> None:
         table.manifests()
 
 
-def test_what_left_the_table_is_known_for_a_while(table: PublishedTable, home: Path, shadow: Path) -> None:
+def test_files_that_left_the_table_are_known_for_a_while(table: PublishedTable, home: Path, shadow: Path) -> None:
     from datetime import timedelta
 
     from backfill_assets_tests.harness.clocks import START

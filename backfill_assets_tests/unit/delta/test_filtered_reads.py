@@ -111,7 +111,7 @@ def mixed(published: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_files_of_somebody_else_with_bounds_hide_no_row_of_ours(mixed: tuple[Path, set[int]], column: str) -> None:
+def test_files_of_another_writer_with_bounds_hide_no_row_of_ours(mixed: tuple[Path, set[int]], column: str) -> None:
     home, ours = mixed
     dataset_ = DeltaTable(home).to_pyarrow_dataset()
     unfiltered, scanned = dataset_.to_table(), pl.read_delta(str(home))

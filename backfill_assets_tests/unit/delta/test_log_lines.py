@@ -12,7 +12,7 @@ from backfill_assets.storage.files import sync
 
 
 @pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85"])
-def test_a_commit_with_statistics_of_texts_that_hold_other_ends_of_lines_is_whole(tmp_path: Path, mark: str) -> None:
+def test_a_commit_is_complete_although_statistics_of_texts_contain_other_line_ends(tmp_path: Path, mark: str) -> None:
     commit = tmp_path / reading.LOG / f"{0:020}.json"
     commit.parent.mkdir()
     add = {"path": "a.parquet", "stats": json.dumps({"maxValues": {"name": f"one{mark}two"}}, ensure_ascii=False)}

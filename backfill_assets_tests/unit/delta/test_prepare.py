@@ -27,7 +27,7 @@ def other(tmp_path: Path, types: dict[str, str], *dropped: str) -> PublishedTabl
     return PublishedTable(layout(tmp_path), declared, FixedClock())
 
 
-def test_the_table_has_the_declared_order_whatever_the_shadows(table: PublishedTable, home: Path) -> None:
+def test_the_table_has_the_declared_order_whatever_the_order_of_the_shadows(table: PublishedTable, home: Path) -> None:
     shuffled = ["unit", "amount", "day", "code_version", "id", "recalculated_at"]
     write_shadow(home, SHADOW, rows_of({day(0): [1]}).select(shuffled))
     table.prepare(SHADOW)
@@ -63,7 +63,7 @@ def test_a_longer_retention_reaches_the_log_with_the_next_release_and_a_shorter_
     assert longer.version() == version
 
 
-def test_what_somebody_lets_the_log_keep_longer_stays(table: PublishedTable, home: Path) -> None:
+def test_a_longer_retention_of_the_log_set_by_hand_stays(table: PublishedTable, home: Path) -> None:
     table.prepare(SHADOW)
     by_hand = {
         "delta.logRetentionDuration": "interval 60 weeks",
@@ -112,7 +112,7 @@ def test_removed_and_retyped_columns_are_refused(
     assert table.version() == 0
 
 
-def test_a_column_that_nothing_fills_any_more_reads_null_on_new_days_and_returns_with_a_rollback(
+def test_a_column_that_is_no_longer_filled_reads_null_on_new_days_and_returns_with_a_rollback(
     table: PublishedTable, home: Path, tmp_path: Path
 ) -> None:
     write_shadow(home, SHADOW, rows_of({day(0): [1], day(1): [2]}))

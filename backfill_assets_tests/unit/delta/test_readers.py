@@ -127,7 +127,7 @@ def test_every_reader_finds_the_rows_as_they_were_after_a_release(
     assert capacity(run(examples[number], released, monkeypatch)["capacity"]) == BEFORE
 
 
-def test_the_document_tells_a_loaded_version_by_its_release(
+def test_the_document_finds_the_release_of_a_loaded_version(
     newest: dict[str, str], released: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (example,) = code("Which release is this\\?")
@@ -188,7 +188,7 @@ def test_path_refuses_an_unknown_release_and_an_unknown_dataset(flights: Flights
         path(flights, "no_such_table", "--release", RELEASE_IN_DOCUMENT)
 
 
-def test_path_refuses_a_release_of_which_a_file_is_gone(tmp_path: Path) -> None:
+def test_path_refuses_a_release_with_a_missing_file(tmp_path: Path) -> None:
     own = Flights(tmp_path)
     first = own.release({MARCH[0]: TWICE, MARCH[1]: ONCE})
     (gone,) = own.table.active([MARCH[0]])[MARCH[0]]

@@ -169,7 +169,7 @@ def test_a_draft_that_has_changed_is_refused(draft: str) -> None:
 
 
 @given(st.times())
-def test_both_windows_are_shut_for_the_hour_of_the_story_at_any_time_of_day(time: dt.time) -> None:
+def test_both_windows_are_closed_during_the_hour_of_the_story_at_any_time_of_day(time: dt.time) -> None:
     now = dt.datetime.combine(NOON.date(), time, dt.UTC)
     publish, blackout = map(parse_window, windows(now))
     for minutes in range(61):

@@ -35,7 +35,9 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
         ("campaign --scale 1", ("campaign", 1)),
     ],
 )
-def test_its_words_say_what_is_played(words: str, expected: tuple[str, float], played: list[tuple[str, float]]) -> None:
+def test_its_arguments_say_what_is_played(
+    words: str, expected: tuple[str, float], played: list[tuple[str, float]]
+) -> None:
     done = CliRunner().invoke(app, words.split())
     assert done.exit_code == 0, done.output
     assert played == [expected]

@@ -77,7 +77,7 @@ def test_each_day_was_delivered_the_next_morning(tables: Path, tmp_path: Path) -
     assert dt.datetime.fromtimestamp(file.stat().st_mtime, dt.UTC) == dt.datetime(1995, 1, 6, 6, tzinfo=dt.UTC)
 
 
-def test_landing_again_touches_nothing_and_repairs_what_is_damaged(tables: Path, tmp_path: Path) -> None:
+def test_landing_again_changes_only_damaged_files(tables: Path, tmp_path: Path) -> None:
     first = land_orders(tmp_path, tables, ONE, TWO)
     before = state_of(tmp_path)
     assert land_orders(tmp_path, tables, ONE, TWO) == LandingReport(first.files, first.rows, 0)

@@ -55,7 +55,7 @@ def test_a_day_delivered_again_has_a_second_file_with_the_same_rows_a_day_later(
     assert two.stat().st_mtime - one.stat().st_mtime == 24 * 3600
 
 
-def test_landing_again_touches_nothing_and_repairs_what_is_damaged(tmp_path: Path) -> None:
+def test_landing_again_changes_only_damaged_files(tmp_path: Path) -> None:
     land_flights(tmp_path, FIRST, LAST, {LAST})
     before = state_of(tmp_path)
     assert land_flights(tmp_path, FIRST, LAST, {LAST}).written == 0

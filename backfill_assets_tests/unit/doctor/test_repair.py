@@ -80,7 +80,7 @@ def emptied(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut, emptied])
-def test_a_release_whose_commit_a_power_cut_has_cut_is_committed_again(
+def test_a_release_whose_commit_was_cut_by_a_power_failure_is_committed_again(
     world: World, damage: Callable[[Path], None]
 ) -> None:
     world.released(OLD)
@@ -119,7 +119,7 @@ def test_a_release_that_was_not_yet_finalized_when_its_commit_was_cut_is_given_u
     assert clean(world)
 
 
-def test_a_damaged_commit_below_others_is_for_a_person(world: World) -> None:
+def test_a_damaged_commit_below_others_needs_a_person(world: World) -> None:
     world.released(OLD)
     world.released(NEW)
     cut(commit_file(world.homes["sales"], 1))
@@ -127,7 +127,7 @@ def test_a_damaged_commit_below_others_is_for_a_person(world: World) -> None:
     assert world.repairer().repair() == ()
 
 
-def test_a_log_that_lacks_commits_between_others_is_for_a_person(world: World) -> None:
+def test_a_log_with_missing_commits_between_others_needs_a_person(world: World) -> None:
     for data in (OLD, NEW, OLD):
         world.released(data)
     commit_file(world.homes["sales"], 2).unlink()
@@ -136,7 +136,7 @@ def test_a_log_that_lacks_commits_between_others_is_for_a_person(world: World) -
     assert world.repairer().repair() == ()
 
 
-def test_a_release_that_neither_ledger_nor_manifest_knows_is_for_a_person(world: World) -> None:
+def test_a_release_unknown_to_ledger_and_manifests_needs_a_person(world: World) -> None:
     release = world.released(OLD)
     world.close()
     (world.folder / "ledger.db").unlink()
@@ -171,7 +171,7 @@ def test_a_manifest_that_cannot_be_read_or_is_gone_is_written_again_from_the_led
     assert clean(world)
 
 
-def test_a_forged_manifest_is_left_for_a_person_to_look_at(world: World) -> None:
+def test_a_forged_manifest_is_left_for_a_person(world: World) -> None:
     release = world.released(OLD)
     path = world.homes["sales"] / "_releases" / f"{release}.json"
     path.write_text(path.read_text().replace('"by":"ada"', '"by":"eve"'))
@@ -206,7 +206,7 @@ def test_a_cut_file_that_an_open_unit_would_release_is_found(world: World) -> No
     assert ("2026-01-02" in finding.what, finding.remedy) == (True, f"run: backfill resume {unit.id}")
 
 
-def test_a_release_at_work_is_no_fault_at_any_of_its_steps(world: World) -> None:
+def test_a_running_release_is_no_error_at_any_of_its_steps(world: World) -> None:
     world.released(OLD)
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", NEW)
@@ -222,7 +222,7 @@ def test_a_release_at_work_is_no_fault_at_any_of_its_steps(world: World) -> None
     assert seen == [("manifest", []), ("intend", made), ("commit", made), ("finalize", []), ("seal", [])]
 
 
-def test_a_release_that_comes_while_the_doctor_looks_is_no_fault(world: World) -> None:
+def test_a_release_during_the_examination_is_no_error(world: World) -> None:
     world.released(OLD)
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", NEW)
@@ -260,7 +260,7 @@ def test_a_table_that_cannot_be_examined_keeps_no_other_from_being_repaired(two:
         "day=2026-01-01/part-00000-1f0c.snappy.parquet",
     ],
 )  # fmt: skip
-def test_what_a_killed_writer_left_is_removed_once_nobody_can_be_at_work_on_it(world: World, left: str) -> None:
+def test_files_of_a_killed_writer_are_removed_once_no_process_can_be_using_them(world: World, left: str) -> None:
     world.released(OLD)
     file = aged(world.homes["sales"] / left, world)
     finding = the(world, "of a writer that was killed")
@@ -298,7 +298,7 @@ def test_the_scratch_of_a_prove_that_was_killed_is_removed(world: World) -> None
     assert world.content() == OLD
 
 
-def test_the_folder_of_a_unit_that_nobody_knows_is_left_for_a_person(world: World) -> None:
+def test_the_folder_of_an_unknown_unit_is_left_for_a_person(world: World) -> None:
     aged(world.homes["sales"] / "_shadow/u_9999/1/part-0.parquet", world)
     assert the(world, "u_9999").repair is None
     assert world.repairer().repair() == ()
@@ -416,7 +416,7 @@ def test_a_cut_commit_of_raw_is_set_aside_only_if_the_version_before_has_all_tha
 
 
 @pytest.mark.parametrize("place", ["raw/sales", "staging/sales/abc", "published/sales", "data_releases"])
-def test_a_first_commit_that_was_cut_is_set_aside_and_the_table_is_made_anew(campaigns: World, place: str) -> None:
+def test_a_first_commit_that_was_cut_is_set_aside_and_the_table_is_made_again(campaigns: World, place: str) -> None:
     home = warehouse(campaigns) / place
     write_deltalake(home, rows_of({day(0): [1]}), partition_by=["day"])
     cut(commit_file(home, 0))
@@ -448,7 +448,7 @@ def test_raw_that_has_fewer_rows_than_were_landed_is_found(world: World) -> None
     assert the(world, "lost or altered").severity is FindingSeverity.error
 
 
-def test_raw_that_has_rows_which_the_ledger_does_not_know_is_found_once_nobody_can_be_landing_them(
+def test_unknown_rows_in_raw_are_found_once_no_process_can_be_landing_them(
     world: World,
 ) -> None:
     home = landed(world, 0)
@@ -464,7 +464,7 @@ def test_raw_that_has_rows_which_the_ledger_does_not_know_is_found_once_nobody_c
 # Work
 
 
-def test_an_attempt_whose_worker_died_is_ended_with_its_run_and_not_one_that_is_at_work(world: World) -> None:
+def test_an_attempt_whose_worker_died_is_ended_with_its_run_and_a_running_one_is_not(world: World) -> None:
     world.events = events = KeptEvents(launches={"launch_u_0001"})
     unit = world.open_unit({"sales": DAYS})
     for days, run in ((DAYS[:1], "dead"), (DAYS[1:], "alive")):
@@ -477,7 +477,7 @@ def test_an_attempt_whose_worker_died_is_ended_with_its_run_and_not_one_that_is_
     assert clean(world)
 
 
-def test_a_run_that_shows_as_started_for_ever_is_failed_once_its_lease_is_lost(world: World) -> None:
+def test_a_run_that_stays_started_is_failed_once_its_lease_is_lost(world: World) -> None:
     world.events = events = KeptEvents(launches={"launch_u_0001"})
     unit = world.open_unit({"sales": DAYS})
     attempt = world.ledger.start_attempt(unit.id, "sales", DAYS, "dead", LEASE)
@@ -489,7 +489,7 @@ def test_a_run_that_shows_as_started_for_ever_is_failed_once_its_lease_is_lost(w
     assert the(world, "run other").repair is None
 
 
-def test_a_run_whose_process_is_gone_is_failed_at_once_also_within_its_lease(world: World) -> None:
+def test_a_run_whose_process_is_gone_is_failed_immediately_even_within_its_lease(world: World) -> None:
     world.events = events = KeptEvents(launches={"launch_u_0001"})
     unit = world.open_unit({"sales": DAYS})
     for run, process in (("gone", 4711), ("leased", 4712), ("alive", None)):
@@ -516,7 +516,7 @@ def test_a_dead_worker_past_its_lease_is_named_once(world: World) -> None:
     assert clean(world)
 
 
-def test_an_open_unit_whose_launch_nobody_knows_is_found(world: World) -> None:
+def test_an_open_unit_whose_launch_is_unknown_is_found(world: World) -> None:
     world.events = events = KeptEvents()
     unit = world.open_unit({"sales": DAYS})
     assert f"backfill resume {unit.id}" in the(world, "no longer in Dagster").remedy
@@ -524,7 +524,7 @@ def test_an_open_unit_whose_launch_nobody_knows_is_found(world: World) -> None:
     assert clean(world)
 
 
-def test_a_lock_of_a_dead_holder_is_freed_and_one_that_is_held_is_not(world: World) -> None:
+def test_a_lock_of_a_dead_holder_is_released_and_one_that_is_held_is_not(world: World) -> None:
     left = world.ledger.lock("publish:sales", LEASE)
     left.__enter__()
     assert clean(world)
@@ -535,7 +535,7 @@ def test_a_lock_of_a_dead_holder_is_freed_and_one_that_is_held_is_not(world: Wor
     left.__exit__(None, None, None)
 
 
-def test_what_a_full_disk_keeps_from_being_repaired_is_said_and_the_rest_is_repaired(world: World) -> None:
+def test_repairs_that_a_full_disk_prevents_are_reported_and_the_others_are_made(world: World) -> None:
     world.released(OLD)
     write_deltalake(world.homes["sales"], rows_of({day(0): [9]}), mode="append", partition_by=["day"])
     cut(commit_file(world.homes["sales"], 2))
@@ -548,7 +548,7 @@ def test_what_a_full_disk_keeps_from_being_repaired_is_said_and_the_rest_is_repa
     assert world.content() == OLD
 
 
-def test_two_repairs_at_once_are_refused(world: World) -> None:
+def test_two_concurrent_repairs_are_refused(world: World) -> None:
     with world.ledger.lock("doctor", LEASE), pytest.raises(LedgerError, match="doctor"):
         world.repairer().repair()
 
@@ -572,7 +572,7 @@ def test_an_approval_without_its_entry_in_the_journal_is_found_and_the_other_way
     assert campaigns.repairer().repair() == ()
 
 
-def test_a_release_that_its_journal_does_not_tell_of_is_told(campaigns: World) -> None:
+def test_a_release_without_its_journal_entry_is_reported(campaigns: World) -> None:
     campaign, unit = campaigns.approved()
     replace(campaigns.publisher(), guard=campaigns.guard()).release(unit.id)
     assert the(campaigns, "is not in the journal").severity is FindingSeverity.warning
@@ -581,7 +581,7 @@ def test_a_release_that_its_journal_does_not_tell_of_is_told(campaigns: World) -
     assert clean(campaigns)
 
 
-def test_a_journal_that_tells_of_a_release_that_is_not_true_is_found(campaigns: World) -> None:
+def test_a_journal_entry_of_an_unknown_release_is_found(campaigns: World) -> None:
     campaign, _ = campaigns.approved()
     observed = {"releases": {"sales": "r_9999"}}
     entry = JournalEntry(campaign.id, campaigns.clock.now(), "eve", Action.published, detail=observed)
@@ -597,7 +597,7 @@ def test_a_unit_of_a_campaign_whose_launch_was_not_completed_is_found(campaigns:
     assert "backfill launch tax-fix-2026" in the(campaigns, "was not completed").remedy
 
 
-def test_a_repair_of_a_campaigns_work_stands_in_its_journal_and_with_its_dataset(campaigns: World) -> None:
+def test_a_repair_of_a_campaigns_work_is_noted_in_its_journal_and_at_its_dataset(campaigns: World) -> None:
     campaigns.events = events = KeptEvents()
     campaign, unit = campaigns.launched()
     campaigns.ledger.start_attempt(unit.id, "sales", DAYS, "dead", LEASE)
@@ -621,7 +621,7 @@ def observed(world: World) -> KeptEvents:
     return events
 
 
-def test_a_release_that_dagster_was_not_told_of_is_told_and_only_the_days_that_lack(world: World) -> None:
+def test_a_release_is_reported_to_dagster_for_the_missing_days_only(world: World) -> None:
     events = observed(world)
     assert clean(world)
     missing = events.said.pop(("sales", DAYS[1]))
@@ -631,7 +631,7 @@ def test_a_release_that_dagster_was_not_told_of_is_told_and_only_the_days_that_l
     assert clean(world)
 
 
-def test_a_release_is_not_missed_while_its_run_may_still_be_telling(world: World) -> None:
+def test_a_release_is_not_missed_while_its_run_may_still_report_it(world: World) -> None:
     events = observed(world)
     release = world.released(NEW)
     assert clean(world)
@@ -651,7 +651,7 @@ def test_a_materialization_that_no_release_holds_is_found(world: World) -> None:
     assert "2026-01-09" in the(world, "release r_9999").what
 
 
-def test_a_rollback_that_dagster_was_not_told_of_is_told_and_nothing_is_published_for_it(world: World) -> None:
+def test_an_unreported_rollback_is_reported_and_nothing_is_published_for_it(world: World) -> None:
     events = observed(world)
     release = world.released(NEW)
     events.datasets[release] = "sales"

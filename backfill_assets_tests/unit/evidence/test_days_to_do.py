@@ -66,7 +66,7 @@ def stage(inbox: Inbox) -> Path:
     return place
 
 
-def test_days_that_somebody_else_has_staged_or_a_backup_has_brought_back_are_staged_again(inbox: Inbox) -> None:
+def test_days_that_another_writer_staged_or_a_backup_restored_are_staged_again(inbox: Inbox) -> None:
     inbox.land(D1, D2)
     place = stage(inbox)
     write_deltalake(place, rows_of({D2: [3]}), mode="overwrite", predicate=f"day = '{D2}'")
@@ -75,7 +75,7 @@ def test_days_that_somebody_else_has_staged_or_a_backup_has_brought_back_are_sta
     assert pipeline(inbox).days_to_stage("sales", (D1, D2)) == (D1, D2)
 
 
-def test_days_of_which_raw_has_lost_rows_are_to_be_landed_again(inbox: Inbox) -> None:
+def test_days_with_rows_that_raw_has_lost_are_to_be_landed_again(inbox: Inbox) -> None:
     inbox.land(D1, D2)
     known = inbox.world.ledger.deliveries("sales", (D1, D2))
     home = layout(inbox.folder).raw_path("sales")
@@ -119,7 +119,7 @@ def test_a_mistyped_path_of_the_sources_is_no_success_that_landed_nothing(inbox:
     assert inbox.days() == []
 
 
-def test_sources_that_are_emptied_once_they_have_landed_are_none_that_are_mistyped(inbox: Inbox) -> None:
+def test_sources_that_are_emptied_after_landing_are_not_called_mistyped(inbox: Inbox) -> None:
     inbox.land(D1, D2)
     for file in layout(inbox.folder).sources.rglob("*.csv"):
         file.unlink()
@@ -137,7 +137,7 @@ def test_sources_that_are_emptied_once_they_have_landed_are_none_that_are_mistyp
         pipeline(inbox).require_sources("sales")
 
 
-def test_before_the_first_delivery_an_empty_sources_folder_is_none_that_is_mistyped(tmp_path: Path) -> None:
+def test_an_empty_sources_folder_before_the_first_delivery_is_not_called_mistyped(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path)
     layout(inbox.folder).sources.mkdir()
     pipeline(inbox).require_sources("sales")

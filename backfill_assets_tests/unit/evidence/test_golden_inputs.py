@@ -36,7 +36,7 @@ def book(folder: Path, text: str) -> None:
     file.write_text(text)
 
 
-def test_a_golden_file_that_changes_makes_days_stale_but_stages_none_anew(world: World) -> None:
+def test_a_golden_file_that_changes_makes_days_stale_but_stages_none_again(world: World) -> None:
     book(world.folder, "day\n")
     found = with_golden(world)
     before, staged = found.inputs("sales", [day(0)]), found.staged_inputs("sales", [day(0)])
@@ -52,7 +52,7 @@ def test_digests_of_datasets_without_golden_sources_are_what_they_were(world: Wo
     assert found == {day(0): fact_inputs(plain, day(0), {}, {})}
 
 
-def test_a_golden_file_that_is_gone_is_told_by_key(world: World) -> None:
+def test_a_golden_file_that_is_gone_is_refused_by_key(world: World) -> None:
     with pytest.raises(
         SourceError, match=r"golden\.booked: the file golden/booked\.csv is not in .*; put it there, or"
     ):
@@ -70,7 +70,7 @@ def table_inputs(world: World, home: Path, sql: str | None = None) -> list[str]:
     return list(found.inputs("sales", [day(0), day(1)]).values())
 
 
-def test_of_a_golden_table_by_day_only_a_days_own_files_make_it_stale(world: World) -> None:
+def test_only_the_own_files_of_a_day_in_a_golden_table_by_day_make_it_stale(world: World) -> None:
     home = layout(world.folder).sources / "golden" / "bookings"
     write_deltalake(home, booked_rows(day(0), day(1)), partition_by=["day"])
     before = table_inputs(world, home)
@@ -90,7 +90,7 @@ def test_commits_to_a_golden_table_that_leave_its_files_alone_make_nothing_stale
     assert table_inputs(world, home) == before
 
 
-def test_of_a_golden_table_that_is_queried_or_not_kept_by_day_every_file_counts(world: World) -> None:
+def test_every_file_counts_in_a_golden_table_that_is_queried_or_not_kept_by_day(world: World) -> None:
     whole, queried = (layout(world.folder).sources / "golden" / name for name in ("whole", "queried"))
     write_deltalake(whole, booked_rows(day(0)))
     write_deltalake(queried, booked_rows(day(0)), partition_by=["day"])
@@ -101,7 +101,7 @@ def test_of_a_golden_table_that_is_queried_or_not_kept_by_day_every_file_counts(
     assert all(old != new for was, now in zip(before, after, strict=True) for old, new in zip(was, now, strict=True))
 
 
-def test_of_a_golden_table_with_deletion_vectors_every_commit_counts(world: World) -> None:
+def test_every_commit_to_a_golden_table_with_deletion_vectors_counts(world: World) -> None:
     home = layout(world.folder).sources / "golden" / "bookings"
     configuration = {"delta.enableDeletionVectors": "true"}
     write_deltalake(home, booked_rows(day(0)), partition_by=["day"], configuration=configuration)

@@ -91,7 +91,7 @@ def test_the_state_of_the_source_sums_the_deliveries_and_takes_the_newest_time()
     assert source_state(late(0), DAYS[9], deliveries, {}) == SourceState()
 
 
-def test_days_looked_back_at_count_where_they_lack_a_delivery_or_have_bad_rows() -> None:
+def test_days_looked_back_at_count_where_they_have_no_delivery_or_bad_rows() -> None:
     described = late(0).model_copy(update={"lookback_days": 2})
     known = by_delivery_day([delivered(DAYS[1]), replace(delivered(DAYS[2]), corrupt_rows=0)])
     staged = {DAYS[1]: StagedDay("trips", DAYS[1], "i", "c", outside_rows=4)}
@@ -106,7 +106,7 @@ def test_days_looked_back_at_count_where_they_lack_a_delivery_or_have_bad_rows()
     assert source_state(described, DAYS[2], force_by_day(described, [*cut, *good]), {}).corrupt_rows == 0
 
 
-def test_raw_has_lost_what_it_has_fewer_rows_of_than_were_landed() -> None:
+def test_raw_has_lost_files_with_fewer_rows_than_were_landed() -> None:
     known = [delivered(DAYS[0]), delivered(DAYS[0], "g"), delivered(DAYS[1])]
     assert lost_days(known, {DAYS[0]: 10, DAYS[1]: 5}) == set()
     assert lost_days(known, {DAYS[0]: 9, DAYS[1]: 7}) == {DAYS[0]}
@@ -147,7 +147,7 @@ def test_files_of_equal_content_are_named_among_all_that_a_day_reads() -> None:
     assert across.days == (DAYS[0], DAYS[1])
 
 
-def test_the_file_of_a_day_before_that_comes_again_under_the_name_of_a_day_is_named() -> None:
+def test_a_file_of_an_earlier_day_that_comes_again_for_a_later_one_is_named() -> None:
     """A stale export: its rows came out once more, as those of the new day."""
     today = delivered(DAYS[9])
 

@@ -84,7 +84,7 @@ def inbox(tmp_path: Path) -> Iterator[Inbox]:
     inbox.world.close()
 
 
-def test_nothing_is_late_when_all_that_was_delivered_has_landed(inbox: Inbox) -> None:
+def test_nothing_is_late_when_all_deliveries_have_landed(inbox: Inbox) -> None:
     assert inbox.late.of("sales") == ()
 
 
@@ -194,7 +194,7 @@ def test_a_day_on_hold_waits_whatever_the_datasets_say(inbox: Inbox, held: str, 
     assert inbox.late.of("sales")[0].waits_for == said
 
 
-def test_one_file_for_several_days_leaves_none_of_them_behind(tmp_path: Path) -> None:
+def test_a_file_for_several_days_keeps_each_of_them_late_until_it_is_released(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path)
     source = inbox.world.datasets["sales"].landing.model_copy(update={"late_days": 2})
     inbox.says(source=source)
@@ -264,7 +264,7 @@ def test_a_landing_that_began_before_a_release_and_ended_after_it_is_late_whatev
     assert inbox.days() == []
 
 
-def test_days_of_which_nobody_knows_the_deliveries_are_not_late(inbox: Inbox) -> None:
+def test_days_with_unknown_deliveries_are_not_late(inbox: Inbox) -> None:
     with sqlite3.connect(inbox.folder / "ledger.db") as ledger:
         ledger.execute("UPDATE contents SET deliveries = NULL")
     ledger.close()
@@ -273,7 +273,7 @@ def test_days_of_which_nobody_knows_the_deliveries_are_not_late(inbox: Inbox) ->
     assert inbox.days() == []
 
 
-def test_only_the_watched_days_are_looked_at(inbox: Inbox) -> None:
+def test_only_the_watched_days_are_checked(inbox: Inbox) -> None:
     inbox.deliver(D1, "id\n2\n")
     inbox.deliver(D3, "id\n2\n")
     inbox.says(live=Live(watch_days=2))
@@ -330,7 +330,7 @@ def test_a_gap_that_a_unit_has_claimed_is_run_once_the_claim_has_ended(week: Inb
     assert gap.deliveries != free.deliveries
 
 
-def test_a_gap_that_a_live_run_has_judged_is_not_run_again_until_something_comes(week: Inbox) -> None:
+def test_a_gap_that_a_live_run_has_judged_is_not_run_again_until_a_file_comes(week: Inbox) -> None:
     week.deliver(D4)
     week.land(D4)
     before = week.late.of("sales")[0]

@@ -121,7 +121,7 @@ def test_a_relaunch_builds_exactly_the_days_that_a_release_would_refuse(events: 
         world.close()
 
 
-def test_what_was_compacted_is_read_once_however_often_somebody_asks(tmp_path: Path) -> None:
+def test_compacted_files_are_read_once_however_often_they_are_checked(tmp_path: Path) -> None:
     world = World(tmp_path)
     unit = built_over_several_files(world)
     compacted(world, unit, DAYS[0])

@@ -30,7 +30,7 @@ def _plans(world: World) -> Relaunches:
     return Relaunches(world.warehouse())
 
 
-def test_a_unit_gets_what_it_lacks_and_what_is_built_from_that(chain: World) -> None:
+def test_a_unit_gets_missing_days_and_what_is_built_from_them(chain: World) -> None:
     unit = chain.open_unit(dict.fromkeys(NAMES, (D1, D2, D3)))
     plans = _plans(chain).of_unit(unit, {("sales", D2)})
     assert plans == (Relaunch(("sales", "areas"), (D2,)),)
@@ -54,7 +54,7 @@ def test_a_unit_whose_downstream_looks_back_is_resumed_within_its_own_days(tmp_p
     shop.world.close()
 
 
-def test_a_day_that_looks_back_at_what_is_built_anew_is_launched_with_it(tmp_path: Path) -> None:
+def test_a_day_that_looks_back_at_a_rebuilt_day_is_launched_with_it(tmp_path: Path) -> None:
     shop = Shop(tmp_path, lookback=1)
     unit = shop.unit(D1, D2, D3)
     assert _plans(shop.world).of_unit(unit, {("sales", D1)}) == (Relaunch(("sales", "totals"), (D1, D2)),)

@@ -81,7 +81,7 @@ def test_a_unit_reads_its_own_shadow_and_all_other_days_as_published(shop: Shop)
     assert upstream.places == {PUBLISHED: (D1,), f"_shadow/{unit.id}/2": (D2,)}
 
 
-def test_an_upstream_that_has_not_passed_cannot_be_built_upon(shop: Shop) -> None:
+def test_a_downstream_cannot_be_built_from_an_upstream_that_has_not_passed(shop: Shop) -> None:
     unit = shop.unit(D1, D2)
     shop.world.build(unit, "sales", {D1: [1]})
     shop.world.build(unit, "sales", {D2: [2]}, passed=False)
@@ -103,7 +103,7 @@ def test_an_upstream_rebuilt_in_the_unit_makes_its_downstream_stale_there(shop: 
     assert shop.world.publisher().blockers(unit.id) == ()
 
 
-def test_what_is_released_together_is_not_outdated_and_its_upstream_alone_makes_it_so(shop: Shop) -> None:
+def test_datasets_released_together_are_not_outdated_and_an_upstream_released_alone_makes_them_so(shop: Shop) -> None:
     shop.released({D1: [1], D2: [2]})
     assert shop.outdated.of("totals").days == ()
     shop.released({D2: [20]}, names=("sales",))
@@ -165,7 +165,7 @@ def test_no_upstream_can_be_released_between_the_verification_and_the_commit(obs
     observed.found(refused[0].value, f"outdated after it was published: {D1}")
 
 
-def test_a_unit_of_which_one_table_was_rolled_back_is_not_called_published(shop: Shop) -> None:
+def test_a_unit_with_one_table_rolled_back_is_not_called_published(shop: Shop) -> None:
     shop.released({D1: [1]})
     second = shop.released({D1: [2], D2: [2]})
     (sales,) = shop.world.ledger.releases("sales", second.id)
@@ -261,7 +261,7 @@ def test_upstream_days_that_were_built_without_a_declared_column_are_refused(sho
         require_declared_columns(layout(tmp_path), [before])
 
 
-def test_what_is_to_be_materialized_names_every_dataset_of_the_unit_with_its_own_layers(shop: Shop) -> None:
+def test_the_hint_what_to_materialize_names_every_dataset_of_the_unit_with_its_own_layers(shop: Shop) -> None:
     unit = shop.unit(D1, D2)
     shop.world.build(unit, "sales", {D1: [1], D2: [2]})
     shop.world.build(unit, "totals", {D2: [2]})

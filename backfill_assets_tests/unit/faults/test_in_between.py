@@ -44,7 +44,7 @@ def newest_commit(world: World) -> Path:
     return max((world.homes["sales"] / "_delta_log").glob("*.json"))
 
 
-def test_a_repair_leaves_a_commit_alone_that_has_come_whole_since_it_looked(
+def test_a_repair_leaves_a_commit_alone_that_is_complete_since_the_examination(
     world: World, observed: Observed, unit: str
 ) -> None:
     dies_after_its_commit(world, "publish", unit)
@@ -103,7 +103,7 @@ def test_a_release_that_was_given_up_although_it_is_in_the_log_is_found_and_fina
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_whoever_waited_for_one_that_died_after_its_commit_finds_it_done(
+def test_a_command_that_waited_for_one_that_died_after_its_commit_finds_it_done(
     world: World, observed: Observed, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     unit = ready(world, command)
@@ -129,7 +129,7 @@ def test_whoever_waited_for_one_that_died_after_its_commit_finds_it_done(
     observed.found("done already")
 
 
-def test_a_release_of_two_datasets_at_work_is_no_lost_one(two: World, observed: Observed) -> None:
+def test_a_running_release_of_two_datasets_is_not_called_lost(two: World, observed: Observed) -> None:
     unit = two.open_unit({"orders": DAYS, "sales": DAYS})
     for name in ("orders", "sales"):
         two.build(unit, name, NEW)
@@ -170,7 +170,7 @@ def test_a_release_of_two_datasets_at_work_is_no_lost_one(two: World, observed: 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("kept", [True, False], ids=["ledger kept", "ledger lost"])
-def test_what_reconcile_finalizes_is_on_the_disk_before(
+def test_a_release_is_on_the_disk_before_reconcile_finalizes_it(
     world: World,
     observed: Observed,
     command: str,
@@ -202,9 +202,7 @@ def test_what_reconcile_finalizes_is_on_the_disk_before(
     observed.found("reconcile brought it there before it counts")
 
 
-def test_a_checkpoint_is_brought_to_the_disk_with_its_commit_and_goes_aside_with_it(
-    world: World, observed: Observed
-) -> None:
+def test_a_checkpoint_is_synced_to_disk_with_its_commit_and_set_aside_with_it(world: World, observed: Observed) -> None:
     world.released(OLD)
     table, log = world.homes["sales"], world.homes["sales"] / "_delta_log"
     # What delta-rs leaves after every hundredth commit.
@@ -225,7 +223,7 @@ def test_a_checkpoint_is_brought_to_the_disk_with_its_commit_and_goes_aside_with
 
 
 @pytest.mark.parametrize("loss", [b"", b"half", b"\0" * 5_000], ids=["empty", "half", "zeros"])
-def test_a_checkpoint_that_cannot_be_read_is_set_aside_where_the_commits_have_all_of_it(
+def test_a_checkpoint_that_cannot_be_read_is_set_aside_where_the_commits_contain_all_of_it(
     world: World, observed: Observed, loss: bytes
 ) -> None:
     world.released(OLD)
@@ -243,7 +241,7 @@ def test_a_checkpoint_that_cannot_be_read_is_set_aside_where_the_commits_have_al
     observed.found(finding.what, "set aside")
 
 
-def test_a_checkpoint_that_the_log_cannot_do_without_is_for_a_person(world: World, observed: Observed) -> None:
+def test_a_checkpoint_that_the_log_depends_on_needs_a_person(world: World, observed: Observed) -> None:
     world.released(OLD)
     DeltaTable(world.homes["sales"]).create_checkpoint()
     world.released(NEW)
@@ -280,7 +278,7 @@ def test_two_datasets_of_a_unit_go_back_one_after_the_other(two: World, observed
     observed.found("the second waits for the first, and nothing is left of the unit")
 
 
-def test_whatever_a_block_writes_to_a_table_is_brought_to_the_disk(observed: Observed, tmp_path: Path) -> None:
+def test_every_file_that_a_block_writes_to_a_table_is_synced_to_disk(observed: Observed, tmp_path: Path) -> None:
     observed.injected("a block writes two commits to a table of its own")
     home = tmp_path / "raw" / "sales"
     synced: list[Path] = []

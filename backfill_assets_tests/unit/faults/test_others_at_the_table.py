@@ -92,7 +92,7 @@ def others(content: Content) -> Content:
 
 @pytest.mark.parametrize("target", [INSIDE, OUTSIDE], ids=["in the range", "outside of it"])
 @pytest.mark.parametrize("who", STRANGERS)
-def test_a_stranger_works_on_the_table_while_a_unit_is_published(
+def test_another_writer_changes_the_table_while_a_unit_is_published(
     world: World, observed: Observed, who: str, target: dt.date
 ) -> None:
     unit = prepared(world, "publish")
@@ -126,7 +126,7 @@ def test_a_stranger_works_on_the_table_while_a_unit_is_published(
 
 @pytest.mark.parametrize("target", [INSIDE, OUTSIDE], ids=["in the range", "outside of it"])
 @pytest.mark.parametrize("who", STRANGERS)
-def test_a_stranger_works_on_the_table_while_a_release_is_rolled_back(
+def test_another_writer_changes_the_table_while_a_release_is_rolled_back(
     world: World, observed: Observed, who: str, target: dt.date
 ) -> None:
     unit = prepared(world, "rollback")
@@ -184,7 +184,7 @@ def test_two_publishers_of_overlapping_history_leave_one_content_of_each_day(wor
     observed.found("both are released, each day has the content of its own")
 
 
-def test_a_rollback_beside_a_publication_of_the_same_days_waits_or_is_refused(world: World, observed: Observed) -> None:
+def test_a_rollback_during_a_publication_of_the_same_days_waits_or_is_refused(world: World, observed: Observed) -> None:
     world.released({d: [0] for d in DAYS})
     first = world.open_unit({"sales": DAYS})
     world.build(first, "sales", OLD)

@@ -84,7 +84,7 @@ class Disk:
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(("command", "step"), POINTS, ids=lambda value: value)
-def test_the_power_goes_before_a_step_of_a_release(
+def test_the_power_fails_before_a_step_of_a_release(
     world: World, observed: Observed, command: str, step: str, loss: str
 ) -> None:
     world.released(OLD)
@@ -103,7 +103,7 @@ def test_the_power_goes_before_a_step_of_a_release(
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_power_goes_while_the_commit_is_written(world: World, observed: Observed, command: str, loss: str) -> None:
+def test_the_power_fails_while_the_commit_is_written(world: World, observed: Observed, command: str, loss: str) -> None:
     unit = ready(world, command)
     disk = Disk(world)
     disk.dies_at = disk.is_new_commit
@@ -160,7 +160,7 @@ def test_every_commit_that_a_rebuilt_ledger_counts_on_is_on_the_disk(world: Worl
     observed.found("backfill reconcile brings both commits to the disk")
 
 
-def test_files_that_nobody_knows_of_change_nothing(world: World, observed: Observed, unit: str) -> None:
+def test_unknown_files_change_nothing(world: World, observed: Observed, unit: str) -> None:
     home = world.homes["sales"]
     strays = [
         home / "_delta_log" / f"{2:020}.json#1",
@@ -199,7 +199,7 @@ def test_a_shadow_that_the_disk_lost_is_refused_by_name_and_built_again(
 
 
 @pytest.mark.parametrize("loss", ["empty", "half", "zeros"])
-def test_a_damaged_manifest_keeps_nobody_from_publishing_and_is_named(
+def test_a_damaged_manifest_prevents_no_publication_and_is_named(
     world: World, observed: Observed, unit: str, loss: str
 ) -> None:
     (manifest,) = world.homes["sales"].glob("_releases/*.json")

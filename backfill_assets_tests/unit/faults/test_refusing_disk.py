@@ -139,7 +139,7 @@ def not_permitted(folder: Path, closed: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("closed", ["_releases", "_delta_log", "_shadow", "ledger.db"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_folder_is_closed_to_whoever_publishes_or_rolls_back(observed: Observed, command: str, closed: str) -> None:
+def test_a_publication_or_rollback_has_no_permission_to_a_folder(observed: Observed, command: str, closed: str) -> None:
     with folder_of_anybody() as folder:
         world = World(folder)
         unit = ready(world, command)

@@ -31,7 +31,7 @@ def test_every_test_that_the_table_names_exists() -> None:
     assert [test for test in NAMED if not is_there(test)] == []
 
 
-def test_every_fault_without_an_engine_stands_in_the_table() -> None:
+def test_every_fault_without_an_engine_is_in_the_table() -> None:
     own = Path(__file__)
     files = [file for file in (TESTS / UNIT).glob("test_*.py") if file != own]
     known = {f"{UNIT}/{file.name}::{name}" for file in files for name in functions_in(file)}
@@ -44,7 +44,7 @@ def test_every_test_of_the_table_is_run_by_make_test_faults(test: str) -> None:
 
 
 @pytest.mark.parametrize("test", sorted(NAMED))
-def test_every_test_of_the_table_tells_what_it_injects_and_finds(test: str) -> None:
+def test_every_test_of_the_table_says_what_it_injects_and_finds(test: str) -> None:
     file, name = test.split("::")
     function = functions_in(TESTS / file)[name]
     assert "observed" in {argument.arg for argument in function.args.args}

@@ -123,7 +123,7 @@ def test_days_that_no_dataset_can_have_are_refused(house: House, words: list[str
 
 
 @pytest.mark.parametrize("command", ["validate", "plan"])
-def test_of_a_giant_path_the_beginning_is_told(house: House, command: str) -> None:
+def test_a_giant_path_is_truncated_in_the_message(house: House, command: str) -> None:
     said = run(command, "files=" + "x" * 100_000)
     assert said.code != 0
     assert "files=xxx" in observed(said.text)
@@ -151,7 +151,7 @@ def test_the_digits_of_other_scripts_turn_no_knob(house: House) -> None:
 @pytest.mark.parametrize(
     "ref", ["-x", "--upload-pack=touch pwned", "a\nb", "\u202eHEAD", "", "x" * 100_000, "HEAD\x1b[2J"], ids=range(7)
 )
-def test_what_can_be_no_commit_reaches_no_program(ref: str, house: House) -> None:
+def test_a_name_that_cannot_be_a_commit_reaches_no_program(ref: str, house: House) -> None:
     said = run("diff-history", f"--models={ref}")
     assert (said.code, "cannot be a commit; name a branch, tag or commit" in said.err) == (1, True), said.err
     judged(said, Path.cwd())
@@ -180,13 +180,13 @@ def test_an_instance_of_dagster_that_is_none_is_refused(
     assert said.err.startswith("refused: DAGSTER_HOME="), said.err
 
 
-def test_what_somebody_wrote_does_not_reach_the_terminal_as_a_command(house: House) -> None:
+def test_text_of_a_user_does_not_reach_the_terminal_as_a_command(house: House) -> None:
     said = run("status", "\x1b]0;gone\x07")
     assert said.code == 1
     assert "\x1b" not in said.text
 
 
-def test_what_nobody_has_foreseen_is_one_message_and_a_trace_in_the_log(
+def test_an_unexpected_error_is_one_message_and_a_trace_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BACKFILL_ASSETS_STATE", str(tmp_path))

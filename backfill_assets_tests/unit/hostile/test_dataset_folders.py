@@ -141,7 +141,7 @@ def test_no_bomb_goes_off(bomb: str, tmp_path: Path) -> None:
     ],
     ids=range(10),
 )  # fmt: skip
-def test_no_text_of_a_model_is_looked_at_for_ever(text: str) -> None:
+def test_the_check_of_a_model_always_ends(text: str) -> None:
     for _, message in sql_problems(text):
         observed(message)
 
@@ -155,7 +155,7 @@ def test_a_raw_string_hides_nothing_that_comes_after_it() -> None:
 @pytest.mark.parametrize(
     "nested", ["-" * 100_000 + "1", "(" * 100_000, "[" * 300 + "]" * 300, "x" + ".x" * 20_000, "1" + "+1" * 20_000]
 )
-def test_python_that_nobody_can_parse_is_refused(nested: str, tmp_path: Path) -> None:
+def test_python_that_cannot_be_parsed_is_refused(nested: str, tmp_path: Path) -> None:
     folder = write_dataset(tmp_path)
     (folder / "fact.sql").unlink()
     (folder / "fact.py").write_text(f"def fact(staging):\n    return {nested}\n")
@@ -188,7 +188,7 @@ def test_pipes_folders_and_giants_in_place_of_files_are_refused(tmp_path: Path) 
     assert set(judged(tmp_path).datasets) == {"good", "d2_pipe", "d2_folder", "d2_loop"}
 
 
-def test_a_folder_that_may_not_be_looked_into_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_permission_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("good", "closed"):
         write_dataset(tmp_path / "datasets", name, YAML.replace("name: trips", f"name: {name}"))
     (tmp_path / "datasets" / "closed" / "cases").mkdir()
@@ -244,7 +244,7 @@ def _giant(file: Path) -> None:
         ("tolerance: 2%", "tolerance: \u0662%", "write a percentage"),
     ],
 )  # fmt: skip
-def test_what_looks_right_and_is_not_is_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
+def test_subtle_mistakes_are_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
     shown_as = spoiled(tmp_path, old, new)
     assert any(message in text for text in shown_as), shown_as
 
@@ -275,9 +275,7 @@ def test_what_looks_right_and_is_not_is_refused(old: str, new: str, message: str
     ],
     ids=range(20),
 )  # fmt: skip
-def test_what_looks_right_in_what_is_compared_and_is_not_is_refused(
-    old: str, new: str, message: str, tmp_path: Path
-) -> None:
+def test_subtle_mistakes_in_comparisons_are_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
     whole = WHOLE.replace("key: [trip_date]\n", "key: [trip_date]\n    max_mismatches: 0\n")
     assert whole.count(old) == 1
     changed = whole.replace(old, new)
@@ -297,7 +295,7 @@ def test_a_dialect_that_spark_cannot_read_is_refused(csv: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["fact.sql", "staging.sql"])
-def test_a_model_with_characters_that_one_cannot_see_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
+def test_a_model_with_invisible_characters_is_refused_with_its_line(name: str, tmp_path: Path) -> None:
     folder = write_dataset(tmp_path)
     (folder / name).write_text("-- harmless\nSELECT 1 -- \u202e\n" + FACT, encoding="utf-8")
     assert any(

@@ -78,7 +78,7 @@ def nothing_happened(house: House, unit: Unit) -> None:
     assert house.world.ledger.releases() == ()
 
 
-def test_no_job_and_no_command_takes_who_does_it(house: House) -> None:
+def test_no_job_and_no_command_takes_the_name_of_its_user(house: House) -> None:
     claims = {"identity", "user", "as", "on_behalf_of", "approved_by", "roles"}
     for job in definitions_of(house.application).resolve_all_job_defs():
         for node in job.nodes:
@@ -88,7 +88,7 @@ def test_no_job_and_no_command_takes_who_does_it(house: House) -> None:
 
 @pytest.mark.parametrize("key", ["identity", "user", "approved_by", "roles"])
 @pytest.mark.parametrize("name", ["campaign_approve", "campaign_publish", "unit_publish", "campaign_sign_off"])
-def test_a_job_refuses_config_that_says_who_does_it(name: str, key: str, house: House) -> None:
+def test_a_job_refuses_config_with_the_name_of_its_user(name: str, key: str, house: House) -> None:
     job = definitions_of(house.application).get_job_def(name)
     (op,) = [node.name for node in job.nodes]
     whom = {"unit": "u", "evidence": "e"} if name == "unit_publish" else {"campaign": NAME}
@@ -98,7 +98,7 @@ def test_a_job_refuses_config_that_says_who_does_it(name: str, key: str, house: 
 
 
 @pytest.mark.parametrize("by", ["", "anna", "finance-controller", ME])
-def test_no_tag_and_no_variable_makes_somebody_an_approver(by: str, house: House, unit: Unit) -> None:
+def test_no_tag_and_no_variable_makes_a_user_an_approver(by: str, house: House, unit: Unit) -> None:
     asked = {"campaign": NAME, "evidence": evidence(unit), "by": by}
     assert failed("campaign_approve", asked, CLAIMS) == ApprovalError.__name__
     said = run("approve", NAME, "--evidence", evidence(unit), *(["--by", by] if by else []))
@@ -108,7 +108,7 @@ def test_no_tag_and_no_variable_makes_somebody_an_approver(by: str, house: House
 
 
 @pytest.mark.parametrize("name", ["campaign_publish", "unit_publish"])
-def test_no_tag_publishes_what_nobody_has_approved(name: str, house: House, unit: Unit) -> None:
+def test_no_tag_publishes_an_unapproved_campaign(name: str, house: House, unit: Unit) -> None:
     whole = Application.from_env().publisher.evidence_hash(unit.id)
     asked = {"campaign": NAME} if name == "campaign_publish" else {"unit": unit.id, "evidence": whole}
     assert failed(name, asked, CLAIMS) == ApprovalError.__name__

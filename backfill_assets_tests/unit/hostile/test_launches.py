@@ -137,7 +137,7 @@ def test_no_bomb_in_a_file_goes_off(bomb: str, sales: Dataset) -> None:
     ],
     ids=range(12),
 )
-def test_what_a_tag_must_not_say_is_refused(tag: str, message: str, sales: Dataset) -> None:
+def test_a_forbidden_value_of_a_tag_is_refused(tag: str, message: str, sales: Dataset) -> None:
     if not Path("loop.yaml").is_symlink():
         Path("loop.yaml").symlink_to("loop.yaml")
     with pytest.raises(ContractError, match=message) as refused:
@@ -145,7 +145,7 @@ def test_what_a_tag_must_not_say_is_refused(tag: str, message: str, sales: Datas
     observed(refused.value)
 
 
-def test_many_clauses_are_looked_at_once_each() -> None:
+def test_many_clauses_are_checked_once_each() -> None:
     def clauses(years: int) -> list[dict[str, object]]:
         days = (f"20{y:02}-{m:02}-{d:02}" for y in range(years) for m in range(1, 13) for d in range(1, 29))
         return [{"days": [day], "metrics": {"amount": "any"}, "rows": {"fee": "any"}} for day in days]
@@ -201,7 +201,7 @@ def test_a_job_with_hostile_config_ends_with_an_error_of_ours_and_writes_nothing
 @pytest.mark.parametrize("name", sorted(JOBS))
 @settings(often, max_examples=FEW)
 @given(st.data())
-def test_a_job_with_config_from_a_generator_ends_so_too(name: str, house: House, data: st.DataObject) -> None:
+def test_a_job_with_generated_config_ends_with_an_error_of_ours(name: str, house: House, data: st.DataObject) -> None:
     asked = {key: data.draw(_like(value), label=key) for key, value in JOBS[name].items()}
     before = state_of(Path.cwd())
     kind, _ = job_refused(house, name, asked)
@@ -229,7 +229,7 @@ def _all_of(root: type[BackfillError]) -> Iterator[type[BackfillError]]:
         ("release_watch", "release"),
     ],
 )
-def test_no_job_reads_a_variable_to_whoever_launches_it(name: str, key: str, house: House) -> None:
+def test_no_job_shows_a_variable_to_the_user_who_launches_it(name: str, key: str, house: House) -> None:
     others = {"unit_publish": {"evidence": "x"}, "prove": {"target": "x"}}.get(name, {})
     config = {**others, key: {"env": "BACKFILL_ASSETS_A_TOKEN"}}
     job = definitions_of(house.application).get_job_def(name)
@@ -257,7 +257,7 @@ def test_no_job_reads_a_file_outside_of_its_folder(file: str, house: House) -> N
         {UNIT_TAG: "x" * 2_000, CAMPAIGN_TAG: "`"},
     ],
 )
-def test_a_launch_for_a_unit_that_is_none_is_refused_before_any_work(tags: dict[str, str], house: House) -> None:
+def test_a_launch_for_an_unknown_unit_is_refused_before_any_work(tags: dict[str, str], house: House) -> None:
     before = state_of(Path.cwd())
     assert _errors_of_a_launch(house, tags) == {UnitError.__name__}
     assert state_of(Path.cwd()) == before
@@ -287,7 +287,9 @@ def _errors_of_a_launch(house: House, tags: dict[str, str]) -> set[str]:
 
 
 @pytest.mark.parametrize("answer", [b"[]", b"null", b"{}", b'{"data": null}', b"<html>", b'{"data": []}'])
-def test_what_is_no_webserver_is_refused(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_not_from_a_webserver_of_dagster_is_refused(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Answers:
         def json(self) -> object:
             return json.loads(answer)

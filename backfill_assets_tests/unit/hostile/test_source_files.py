@@ -145,7 +145,7 @@ def test_a_parquet_file_of_another_schema_is_refused_by_name(tmp_path: Path, col
     ],
     ids=range(14),
 )
-def test_a_header_that_nobody_can_want_is_refused(content: bytes, name: str, message: str, tmp_path: Path) -> None:
+def test_a_senseless_header_is_refused(content: bytes, name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SourceError) as refused, little_read():
         require_columns(tmp_path / name, name, declared(Format.csv))
@@ -247,7 +247,7 @@ def test_a_folder_that_is_a_link_to_nothing_is_refused_by_name(
         discover(one, layout, [DAY])
 
 
-def test_what_the_file_system_does_not_let_one_look_at_is_refused_by_name(
+def test_a_path_that_the_file_system_does_not_let_us_read_is_refused_by_name(
     trips: LoadedDataset, layout: Layout, tmp_path: Path
 ) -> None:
     """As in a folder without permission, which stops nobody who is root: here the name that a link leads to is too long."""
@@ -262,7 +262,7 @@ def test_what_the_file_system_does_not_let_one_look_at_is_refused_by_name(
         require_sources(inside, layout, tuple)
 
 
-def test_a_warehouse_that_goes_round_in_a_circle_is_refused(tmp_path: Path) -> None:
+def test_a_warehouse_behind_a_circular_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "raw").symlink_to(tmp_path / "raw")
     with pytest.raises(LayoutError, match="is no path below"):
         Layout(tmp_path, tmp_path).raw_path("trips")
@@ -285,7 +285,7 @@ def flickering(layout: Layout) -> Iterator[Path]:
     thread.join()
 
 
-def test_a_file_that_vanishes_while_one_looks_is_found_gone_or_refused(
+def test_a_file_that_vanishes_during_the_check_is_found_gone_or_refused(
     trips: LoadedDataset, layout: Layout, flickering: Path
 ) -> None:
     seen = set()

@@ -94,7 +94,7 @@ def test_no_bomb_goes_off(bomb: str, tmp_path: Path) -> None:
                 "owner: " + "jdbc" * 200_000, 'owner: "' + "://" * 300_000 + '"', "a" * 900_000 + ": 1"],
     ids=["tag", "anchor", "alias", "jdbc", "://", "key"],
 )  # fmt: skip
-def test_no_text_of_a_file_is_looked_at_for_ever(endless: str) -> None:
+def test_the_check_of_a_file_always_ends(endless: str) -> None:
     began = time.process_time()
     found = read_specification(endless + "\n", FILE)
     assert not isinstance(found, LoadedSpecification)
@@ -105,7 +105,7 @@ def test_no_text_of_a_file_is_looked_at_for_ever(endless: str) -> None:
 
 @pytest.mark.parametrize("blank", ["\u034f", "\u3164", "\u200d", "\ufe0f", "\u2800", "\u115f", "\u17b4", " "])
 @pytest.mark.parametrize("who", ["finance-data", "finance-controller"])
-def test_nobody_is_named_with_a_character_that_one_cannot_see(who: str, blank: str) -> None:
+def test_a_name_with_an_invisible_character_is_refused(who: str, blank: str) -> None:
     found = read_specification(PROMISED.replace(who, f'"{who}{blank}"'), FILE)
     assert not isinstance(found, LoadedSpecification)
     (fault,) = found
@@ -113,7 +113,7 @@ def test_nobody_is_named_with_a_character_that_one_cannot_see(who: str, blank: s
     assert ("owner" if who == "finance-data" else "approval.by") in str(fault)
 
 
-def test_what_is_no_file_is_refused_unread(tmp_path: Path) -> None:
+def test_a_path_that_is_no_ordinary_file_is_refused_unread(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "folder.yaml").mkdir()
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
@@ -152,7 +152,7 @@ def test_what_is_no_file_is_refused_unread(tmp_path: Path) -> None:
         ("compute: backfill", "spark: {spark.sql.x.password: hunter2}", "a campaign may only set what affects Spark's speed"),
     ],
 )  # fmt: skip
-def test_what_looks_right_and_is_not_is_refused(old: str, new: str, message: str) -> None:
+def test_subtle_mistakes_are_refused(old: str, new: str, message: str) -> None:
     assert PROMISED.count(old) == 1
     found = read_specification(PROMISED.replace(old, new), FILE)
     assert not isinstance(found, LoadedSpecification)
@@ -167,7 +167,7 @@ def test_what_looks_right_and_is_not_is_refused(old: str, new: str, message: str
         "validation: {https://x/T0SECRET_delta_expected: 1}", "execution: {query_timeout: https://x/T0SECRET}",
     ],
 )  # fmt: skip
-def test_no_url_is_shown_wherever_it_stands(text: str) -> None:
+def test_no_url_is_shown_in_any_place(text: str) -> None:
     found = read_specification(text + "\n", FILE)
     assert not isinstance(found, LoadedSpecification)
     assert "T0SECRET" not in "\n".join(map(str, found))

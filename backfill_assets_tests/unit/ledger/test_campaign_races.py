@@ -79,7 +79,7 @@ def race(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     ledger.close()
 
 
-def test_of_processes_that_change_a_campaign_at_once_exactly_one_wins(race: Race) -> None:
+def test_exactly_one_of_several_processes_that_change_a_campaign_together_wins(race: Race) -> None:
     for turn, observed in race.observed.items():
         assert len(observed) == PROCESSES
         [winner] = [user for user, refusal in observed.items() if not refusal]
@@ -87,7 +87,7 @@ def test_of_processes_that_change_a_campaign_at_once_exactly_one_wins(race: Race
         assert race.ledger.campaign(f"race-{turn}").revision == 1
 
 
-def test_each_process_that_lost_was_told_who_won(race: Race) -> None:
+def test_each_process_that_lost_knows_who_won(race: Race) -> None:
     for turn, observed in race.observed.items():
         entry = race.ledger.journal(f"race-{turn}")[-1]
         refusals = [refusal for refusal in observed.values() if refusal]
@@ -99,7 +99,7 @@ def test_each_process_that_lost_was_told_who_won(race: Race) -> None:
             assert f"({entry})" in refusal
 
 
-def test_of_threads_that_turn_knobs_at_once_exactly_one_wins(ledger: Ledger) -> None:
+def test_exactly_one_of_several_threads_that_turn_knobs_together_wins(ledger: Ledger) -> None:
     seen = ledger.add_campaign(a_campaign(), an_entry(Action.planned))
     start = Barrier(6)
 
@@ -119,7 +119,7 @@ def test_of_threads_that_turn_knobs_at_once_exactly_one_wins(ledger: Ledger) -> 
     assert all(f"(set by user-{winner} at" in refusal for number, refusal in enumerate(observed) if number != winner)
 
 
-def test_of_a_launch_and_a_new_plan_at_once_one_wins(ledger: Ledger) -> None:
+def test_only_one_of_a_launch_and_a_concurrent_plan_wins(ledger: Ledger) -> None:
     """Whoever launches has seen the plan that is launched."""
     for turn in range(6):
         seen = ledger.add_campaign(a_campaign(f"race-{turn}"), an_entry(Action.planned, campaign=f"race-{turn}"))

@@ -52,7 +52,7 @@ def test_campaigns_come_newest_first(ledger: Ledger) -> None:
     assert ledger.campaigns() == (new, old)
 
 
-def test_an_unknown_campaign_is_answered_with_those_that_there_are(ledger: Ledger) -> None:
+def test_an_unknown_campaign_is_refused_with_the_newest_ones(ledger: Ledger) -> None:
     with pytest.raises(CampaignError, match=r"no campaign 'fix-1'; none exists yet; create one: backfill new"):
         ledger.campaign("fix-1")
     ledger.add_campaign(a_campaign("fix-2"), an_entry(Action.planned, campaign="fix-2"))
@@ -130,7 +130,7 @@ def test_a_change_in_the_wrong_phase_says_who_brought_the_campaign_there(ledger:
     assert [e.action for e in ledger.journal("fix-1")] == [Action.planned, Action.paused, Action.set, Action.notified]
 
 
-def test_of_two_who_saw_the_same_campaign_the_second_is_told_what_the_first_did(ledger: Ledger) -> None:
+def test_the_second_of_two_changes_to_the_same_campaign_names_the_first(ledger: Ledger) -> None:
     seen = ledger.add_campaign(a_campaign(), PLANNED)
     turned = an_entry(Action.set, "dora", "the night is quiet", max_concurrency=4)
     ledger.change_campaign(seen.turned(max_concurrency=4), {Phase.planned}, turned)

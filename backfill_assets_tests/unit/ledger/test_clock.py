@@ -19,7 +19,7 @@ from backfill_assets_tests.unit.ledger.samples import LEASE, a_launch, a_unit, m
 YEARS, MINUTE = dt.timedelta(days=3653), dt.timedelta(minutes=1)
 
 
-def test_a_ledger_in_a_file_goes_by_the_clock_of_its_host(sqlite_url: str, clock: FixedClock) -> None:
+def test_a_ledger_in_a_file_uses_the_clock_of_its_host(sqlite_url: str, clock: FixedClock) -> None:
     assert ledger_clock(sqlite_url, clock) is clock
 
 

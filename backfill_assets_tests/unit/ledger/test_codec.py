@@ -126,7 +126,7 @@ def test_evidence_keeps_its_hash(evidence: DayEvidence) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(evidences)
-def test_what_is_said_of_evidence_is_said_of_this_reading_alone(evidence: DayEvidence) -> None:
+def test_whether_evidence_is_altered_is_decided_for_each_reading(evidence: DayEvidence) -> None:
     text = canonical_json(evidence)
     assert evidence_from_text(text, "another").altered
     vars(evidence_from_text(text, evidence.hash))["altered"] = True

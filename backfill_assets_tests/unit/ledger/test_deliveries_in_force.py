@@ -42,7 +42,7 @@ class Stored:
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(acts)
-def test_a_ledger_says_what_the_sources_say_whatever_happens(ledger: Ledger, story: list[Act]) -> None:
+def test_the_ledger_follows_the_sources_whatever_happens(ledger: Ledger, story: list[Act]) -> None:
     described = dataset(source=PLAIN["source"] | {"late_days": 2}, staging=BY_KEY)
     supplier = Supplier(described, Stored(ledger, f"trips_{next(_EXAMPLES)}"))
     for act in story:
@@ -62,7 +62,7 @@ def test_runs_that_land_at_once_make_one_record_each_and_different_numbers(ledge
     assert len({one.order for one in known} - {0}) == len(known)
 
 
-def test_what_happens_to_a_delivery_is_written_down_once(ledger: Ledger, clock: FixedClock) -> None:
+def test_each_event_of_a_delivery_is_recorded_once(ledger: Ledger, clock: FixedClock) -> None:
     first, wrong = a_delivery(DAY, fingerprint="a" * 64), a_delivery(DAY, fingerprint="b" * 64)
     ledger.add_deliveries([first])
     ledger.add_deliveries([wrong])
@@ -92,7 +92,7 @@ def test_what_happens_to_a_delivery_is_written_down_once(ledger: Ledger, clock: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["UPDATE delivery_journal SET reason = 'x'", "DELETE FROM delivery_journal"])
-def test_nothing_that_was_written_down_of_a_delivery_can_be_changed(ledger: Ledger, url: str, change: str) -> None:
+def test_no_record_of_a_delivery_can_be_changed(ledger: Ledger, url: str, change: str) -> None:
     ledger.add_deliveries([a_delivery(DAY)])
     ledger.change_deliveries([a_delivery(DAY)], Deed.withdrawn, "ada", "wrong file")
     engine = create_engine(url)

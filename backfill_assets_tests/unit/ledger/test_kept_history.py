@@ -62,9 +62,7 @@ def run(engine: Engine, statement: str) -> None:
 
 @pytest.mark.parametrize("release", ["rel_1", "rel_2", "rel_3"])
 @pytest.mark.parametrize("column", sorted(KEPT))
-def test_nothing_that_was_stored_of_a_release_can_be_changed(
-    engine: Engine, ledger: Ledger, release: str, column: str
-) -> None:
+def test_no_stored_row_of_a_release_can_be_changed(engine: Engine, ledger: Ledger, release: str, column: str) -> None:
     before = ledger.releases()
     with pytest.raises(DBAPIError, match="releases is append-only"):
         run(engine, f"UPDATE releases SET {column} = {KEPT[column]} WHERE release = '{release}'")
@@ -92,7 +90,7 @@ def test_no_release_is_taken_back_and_no_evidence_rewritten(engine: Engine, ledg
     assert (ledger.releases(), ledger.evidence("u_b_1")) == (before, evidence)
 
 
-def test_an_intent_still_becomes_true_or_is_given_up_and_what_was_given_up_becomes_true(
+def test_an_intent_can_still_be_finalized_or_given_up_and_one_that_was_given_up_can_be_finalized(
     engine: Engine, ledger: Ledger, clock: FixedClock
 ) -> None:
     ledger.finalize("rel_3", 4, clock.now(), UnitState.published)
@@ -134,7 +132,7 @@ def test_a_login_of_postgres_is_the_identity_whatever_the_environment_says(
 
 
 @pytest.mark.slow
-def test_whoever_does_not_own_the_ledger_approves_in_their_own_name_only(
+def test_a_login_that_does_not_own_the_ledger_approves_in_its_own_name_only(
     ben: str, postgres_url: str, clock: FixedClock
 ) -> None:
     owners, ledger = open_ledger(postgres_url, clock), open_ledger(ben, clock)
@@ -175,7 +173,7 @@ _APPROVE_AS_ANNA = (
     ],
     ids=range(8),
 )
-def test_whoever_does_not_own_the_ledger_cannot_make_as_if_somebody_had_approved(
+def test_a_login_that_does_not_own_the_ledger_cannot_forge_an_approval(
     ben: str, postgres_url: str, clock: FixedClock, forgery: str
 ) -> None:
     ledger = open_ledger(postgres_url, clock)
@@ -203,7 +201,7 @@ def test_whoever_does_not_own_the_ledger_cannot_make_as_if_somebody_had_approved
     ],
     ids=range(6),
 )
-def test_whoever_does_not_own_the_ledger_cannot_put_the_guards_out_of_force(ben: str, change: str) -> None:
+def test_a_login_that_does_not_own_the_ledger_cannot_disable_its_guards(ben: str, change: str) -> None:
     engine = create_engine(ben)
     with pytest.raises(DBAPIError, match=r"permission denied|must be owner"):
         run(engine, change)
@@ -212,7 +210,7 @@ def test_whoever_does_not_own_the_ledger_cannot_put_the_guards_out_of_force(ben:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", ["releases", "evidence", "certificates", "approval_days", "campaign_journal"])
-def test_not_even_its_owner_empties_the_history_by_accident(postgres_url: str, clock: FixedClock, table: str) -> None:
+def test_the_owner_cannot_empty_the_history_by_accident(postgres_url: str, clock: FixedClock, table: str) -> None:
     open_ledger(postgres_url, clock).close()
     engine = create_engine(postgres_url)
     with pytest.raises(DBAPIError, match=f"{table} is append-only"):
@@ -341,7 +339,9 @@ def test_an_upsert_rewrites_no_history_on_postgres_either(full: Engine, table: s
 
 
 @pytest.mark.parametrize("column", ["after_release", "after_entry"])
-def test_no_approval_comes_after_what_has_not_happened(full: Engine, ledger: Ledger, column: str) -> None:
+def test_an_approval_cannot_come_after_a_release_or_entry_that_does_not_exist(
+    full: Engine, ledger: Ledger, column: str
+) -> None:
     (known,) = ledger.approvals("u_b_1")
     assert (known.after_release, known.after_entry) == (3, 1)
     statement = (

@@ -49,11 +49,11 @@ def other(url: str, ledger: Ledger, clock: FixedClock) -> Iterator[Ledger]:
     other.close()
 
 
-def test_who_waits_for_a_lock_outlives_a_holder_that_was_killed() -> None:
+def test_a_process_that_waits_for_a_lock_gets_it_after_the_holder_was_killed() -> None:
     assert DEFAULT_PACE.lease + DEFAULT_PACE.renew < LOCK_WAIT
 
 
-def test_a_held_lock_is_refused_to_others_by_the_name_of_its_holder(ledger: Ledger, other: Ledger) -> None:
+def test_a_held_lock_is_refused_with_the_name_of_its_holder(ledger: Ledger, other: Ledger) -> None:
     with (
         ledger.lock("table", AT_ONCE),
         pytest.raises(LedgerError, match=rf"'table': held by .+:{os.getpid()}"),
@@ -64,7 +64,7 @@ def test_a_held_lock_is_refused_to_others_by_the_name_of_its_holder(ledger: Ledg
         pass
 
 
-def test_locks_are_listed_as_long_as_somebody_holds_them(ledger: Ledger, other: Ledger) -> None:
+def test_locks_are_listed_as_long_as_they_are_held(ledger: Ledger, other: Ledger) -> None:
     assert ledger.locks() == ()
     with ledger.lock("b", AT_ONCE), ledger.lock("a", AT_ONCE):
         assert [lock.name for lock in other.locks()] == ["a", "b"]
@@ -77,7 +77,7 @@ def test_locks_of_different_names_do_not_meet(ledger: Ledger, other: Ledger) -> 
         pass
 
 
-def test_tokens_grow_for_ever_by_name(ledger: Ledger, other: Ledger) -> None:
+def test_tokens_of_a_name_only_grow(ledger: Ledger, other: Ledger) -> None:
     tokens = []
     for holder in (ledger, other, ledger):
         with holder.lock("table", AT_ONCE) as token:

@@ -158,7 +158,7 @@ def test_the_filled_ledger_holds_something_in_every_table(filled: Ledger) -> Non
 
 
 @pytest.mark.faults
-def test_an_old_ledger_goes_up_and_keeps_what_it_held(
+def test_an_old_ledger_is_migrated_and_keeps_its_rows(
     observed: Observed, old_url: str, revision: str, filled: Ledger, clock: FixedClock
 ) -> None:
     observed.injected(f"a ledger of revision {revision}, on {old_url.split(':', maxsplit=1)[0]}")
@@ -214,7 +214,9 @@ def test_an_old_ledger_keeps_its_comparisons_and_certificates(
 
 @pytest.mark.parametrize("revision", [name for name in EARLIER if name >= CAMPAIGNS], indirect=True)
 @pytest.mark.faults
-def test_a_campaign_of_an_old_ledger_goes_on_where_it_was(observed: Observed, old_url: str, clock: FixedClock) -> None:
+def test_a_campaign_of_an_old_ledger_continues_where_it_was(
+    observed: Observed, old_url: str, clock: FixedClock
+) -> None:
     observed.injected(f"a ledger with a campaign that is paused, on {old_url.split(':', maxsplit=1)[0]}")
     ledger = open_ledger(old_url, clock)
     paused = ledger.campaign(OLD)
@@ -232,7 +234,7 @@ def test_a_campaign_of_an_old_ledger_goes_on_where_it_was(observed: Observed, ol
 
 
 @pytest.mark.faults
-def test_an_old_ledger_takes_campaigns_once_it_is_up(
+def test_an_old_ledger_takes_campaigns_once_it_is_migrated(
     observed: Observed, old_url: str, revision: str, clock: FixedClock
 ) -> None:
     observed.injected(f"a ledger of revision {revision}, on {old_url.split(':', maxsplit=1)[0]}")

@@ -86,7 +86,7 @@ def test_a_fresh_ledger_is_migrated_once_and_each_launch_opens_one_unit(race: Ra
     assert {u.id for u in race.ledger.units() if u.opened_by.startswith("same")} == set(first)
 
 
-def test_of_overlapping_launches_one_opens_and_the_others_join_or_are_refused(race: Race) -> None:
+def test_one_of_overlapping_launches_opens_and_the_others_join_or_are_refused(race: Race) -> None:
     units = [u for u in race.ledger.units() if u.opened_by.startswith("overlap")]
     days = [day for unit in units for _, day in unit.days]
     assert len(units) == 7

@@ -31,7 +31,7 @@ def test_a_release_is_intended_and_then_true_and_its_unit_moves_with_it(ledger: 
     assert ledger.claims("flights", march(1, 4)) == {}
 
 
-def test_finalizing_again_changes_nothing_even_when_the_unit_went_on(ledger: Ledger, unit: str) -> None:
+def test_finalizing_again_changes_nothing_even_when_the_unit_has_moved_on(ledger: Ledger, unit: str) -> None:
     ledger.intend(a_manifest("r_1", march(1, 4)))
     ledger.finalize("r_1", 7, LATER, UnitState.published)
     ledger.move(unit, {UnitState.published}, UnitState.rolled_back)
@@ -73,7 +73,7 @@ def test_a_release_of_a_unit_that_the_ledger_lost_can_be_recorded(ledger: Ledger
     assert ledger.releases(unit="u_lost")[0].version == 3
 
 
-def test_an_unknown_release_is_refused_with_the_newest_there_are(ledger: Ledger) -> None:
+def test_an_unknown_release_is_refused_with_the_newest_ones(ledger: Ledger) -> None:
     with pytest.raises(UnitError, match="none exists yet"):
         ledger.release("r_x")
     for i in range(7):
@@ -98,9 +98,7 @@ def test_releases_are_listed_newest_first_by_dataset_and_unit(ledger: Ledger) ->
     assert ledger.releases("orders", "u_2") == ()
 
 
-def test_releases_are_listed_by_state_and_how_they_stand_is_known_without_their_manifests(
-    ledger: Ledger, unit: str
-) -> None:
+def test_releases_are_listed_by_state_and_their_standing_is_known_without_manifests(ledger: Ledger, unit: str) -> None:
     ledger.intend(a_manifest("r_done", march(1, 4)))
     ledger.finalize("r_done", 7, LATER, UnitState.published)
     ledger.intend(a_manifest("r_given_up", march(1)))

@@ -26,12 +26,12 @@ def test_a_launch_of_two_datasets_claims_the_days_of_both(ledger: Ledger) -> Non
     assert ledger.claims("capacity", march(1, 9)) == dict.fromkeys(march(1, 2), unit.id)
 
 
-def test_a_launch_of_one_of_the_datasets_goes_on_with_the_unit(ledger: Ledger) -> None:
+def test_a_launch_of_one_of_the_datasets_continues_the_unit(ledger: Ledger) -> None:
     unit = ledger.assign(_launch(BOTH, "b_1"), a_unit((), targets=BOTH))
     assert ledger.assign(a_launch(march(2), "b_2"), a_unit(march(2), "b_2")).id == unit.id
 
 
-def test_a_launch_of_which_one_dataset_is_claimed_is_refused_before_anything_is_opened(ledger: Ledger) -> None:
+def test_a_launch_with_one_claimed_dataset_is_refused_before_anything_is_opened(ledger: Ledger) -> None:
     unit = ledger.assign(a_launch(march(1, 2)), a_unit(march(1, 2)))
     with pytest.raises(ClaimedDaysError, match=rf"{unit.id} \(flights 2013-03-01.*not claimed: capacity 2013-03-01"):
         ledger.assign(_launch(BOTH, "b_2"), a_unit((), "b_2", targets=BOTH))
@@ -44,7 +44,7 @@ def test_a_live_run_waits_if_any_of_its_datasets_is_on_hold(ledger: Ledger) -> N
         ledger.assign(_launch(BOTH, "r_1", live=True), a_unit((), "r_1", targets=BOTH, live=True))
 
 
-def test_the_content_of_every_measured_layout_is_known_for_ever(ledger: Ledger) -> None:
+def test_the_content_of_every_measured_layout_stays_known(ledger: Ledger) -> None:
     (date,) = march(1)
     unit = ledger.assign(a_launch((date,)), a_unit((date,)))
     layouts = []
@@ -66,7 +66,7 @@ def test_the_content_of_every_measured_layout_is_known_for_ever(ledger: Ledger) 
     assert ledger.contents("flights", {}) == {}
 
 
-def test_what_was_measured_in_files_of_somebody_else_is_known_and_changes_nothing_that_is_known(
+def test_measurements_of_foreign_files_are_stored_and_replace_no_known_content(
     ledger: Ledger,
 ) -> None:
     first, second = march(1, 2)

@@ -121,7 +121,7 @@ def test_a_named_unit_that_a_sibling_step_has_just_published_is_joined(ledger: L
             ledger.assign(a_launch(march(2), "b_2", named=unit), a_unit(march(2), "b_2"))
 
 
-def test_a_launch_whose_unit_is_over_is_told_so_and_opens_no_second_one(ledger: Ledger) -> None:
+def test_a_launch_whose_unit_is_over_is_refused_and_opens_no_second_one(ledger: Ledger) -> None:
     unit = opened(ledger, march(1, 2))
     ledger.move(unit, OPEN, UnitState.published)
     again = ledger.assign(a_launch(march(1, 2)), a_unit(march(1, 2), id="u_again"))
@@ -237,7 +237,7 @@ def _released(ledger: Ledger, days: tuple[dt.date, ...], by: str, at: dt.datetim
     return unit
 
 
-def test_of_two_launches_of_the_same_days_the_later_finds_them_released_by_the_other(ledger: Ledger) -> None:
+def test_the_later_of_two_launches_of_the_same_days_finds_them_released(ledger: Ledger) -> None:
     unit = _released(ledger, march(1, 4), "b_1", NOON)
     twice = replace(a_launch(march(1, 4), "b_2"), since=NOON - LEASE)
     found = ledger.assign(twice, a_unit(march(1, 4), "b_2"))

@@ -87,7 +87,7 @@ def test_an_attempt_runs_with_a_lease_until_it_ends(ledger: Ledger, unit: str, c
     assert ledger.attempts(run="r_2") == ()
 
 
-def test_an_ended_attempt_tells_when_and_what_it_took(ledger: Ledger, unit: str, clock: FixedClock) -> None:
+def test_an_ended_attempt_says_when_it_ended_and_what_it_took(ledger: Ledger, unit: str, clock: FixedClock) -> None:
     attempt = ledger.start_attempt(unit, "flights", march(1, 2), "r_1", LEASE)
     assert ledger.attempts() == (attempt,)
     clock.advance(20 * SECOND)

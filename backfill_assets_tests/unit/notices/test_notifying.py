@@ -27,7 +27,7 @@ def test_only_what_the_specification_lists_is_sent(campaigns: World) -> None:
     assert campaigns.post.sent == [("HOOK", "it is launched"), ("HOOK", "it is stopped")]
 
 
-def test_a_campaign_that_names_nobody_sends_nothing(campaigns: World) -> None:
+def test_a_campaign_without_receivers_sends_nothing(campaigns: World) -> None:
     campaign = campaigns.planned({"sales": DAYS})
     campaigns.notifier().notify(campaign, Notice.published, "published")
     assert isinstance(campaigns.post, Post)
@@ -43,7 +43,7 @@ def test_a_receiver_that_fails_first_gets_the_notice_in_the_end(campaigns: World
     assert campaigns.actions(campaign) == [Action.planned]
 
 
-def test_a_notice_that_cannot_be_sent_stands_in_the_journal_without_the_url(
+def test_a_notice_that_cannot_be_sent_is_noted_in_the_journal_without_the_url(
     campaigns: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     campaigns.approved(notify={"webhook": "env:HOOK", "on": ["published"]})

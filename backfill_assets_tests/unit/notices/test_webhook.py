@@ -24,7 +24,7 @@ def test_a_notice_is_sent_again_until_the_receiver_takes_it() -> None:
     assert server.got == [("application/json", {"text": "published"})] * 3
 
 
-def test_a_text_calls_nobody_and_links_to_nowhere() -> None:
+def test_a_text_mentions_no_user_and_contains_no_link() -> None:
     observed = "stopped: <!channel> see <https://evil.example|the report> & @here, mail ada@all.example: 3 > 2"
     with receiver(200) as server:
         webhook(server.url).send(VARIABLE, observed)
@@ -82,7 +82,7 @@ def test_the_log_of_retries_does_not_name_the_url_either(caplog: pytest.LogCaptu
 
 
 @pytest.mark.timeout(60)
-def test_a_receiver_that_drips_its_answer_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_receiver_that_answers_too_slowly_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with dripping() as url, pytest.raises(NoticeError, match=r"could not be reached \(no answer in time") as refusal:
         Webhook({VARIABLE: url}, timeout=0.3, pause=0.01).send(VARIABLE, "published")

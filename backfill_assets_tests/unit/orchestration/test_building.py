@@ -117,7 +117,7 @@ def test_a_retry_does_not_wait_for_what_it_retries(step: Step, looks: list[Calla
     assert step.states()["mine"] is AttemptState.done
 
 
-def test_an_attempt_whose_server_does_not_start_has_failed_and_holds_nobody_up(
+def test_an_attempt_whose_server_does_not_start_fails_and_delays_no_other(
     step: Step, looks: list[Callable[[], object]]
 ) -> None:
     def refuses(*_: object) -> Any:

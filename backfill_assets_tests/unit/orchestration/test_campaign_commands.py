@@ -202,7 +202,7 @@ def test_days_of_a_campaign_are_built_by_no_launch_but_its_own(house: House) -> 
     assert house.world.ledger.attempts(unit.id) == ()
 
 
-def test_what_is_built_from_days_without_evidence_says_how_to_go_on(house: House) -> None:
+def test_a_build_from_days_without_evidence_says_how_to_continue(house: House) -> None:
     _, unit = house.world.launched(TARGETS)
     with pytest.raises(EvidenceError, match=f"or run: backfill resume {NAME}"):
         UpstreamPlaces(house.application.warehouse).of(unit, "totals", DAYS)

@@ -119,7 +119,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., World]]:
     made[-1].close()
 
 
-def test_beside_live_runs_that_never_end_the_floor_brings_all_layers_forward(
+def test_the_floor_brings_all_layers_forward_beside_live_runs_that_never_end(
     opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = opened(min_progress="1 batch per hour")
@@ -139,7 +139,7 @@ def test_beside_live_runs_that_never_end_the_floor_brings_all_layers_forward(
     assert min(later - one for one, later in pairwise(starts)) >= HOUR
 
 
-def test_what_is_landed_and_staged_passes_no_gate_and_is_charged_nothing(
+def test_landing_and_staging_pass_no_gate_and_are_charged_nothing(
     opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = opened()
@@ -172,7 +172,7 @@ def test_a_batch_above_the_budget_of_the_day_stops_the_campaign(
     assert "is stopped: the next batch" in world.conduct()
 
 
-def test_a_budget_that_begins_anew_before_anybody_was_stopped_stops_nothing(
+def test_a_budget_that_is_renewed_before_the_campaign_is_stopped_stops_nothing(
     opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = opened(budget={"bytes_read_per_day": "5 KB"})

@@ -34,7 +34,7 @@ def _launch(config: object = None, tag: str | None = None) -> Context:
     return cast("Context", SimpleNamespace(run=SimpleNamespace(run_config=run_config, tags=tags)))
 
 
-def test_a_launch_without_a_word_brings_no_contract(dataset: Dataset) -> None:
+def test_a_launch_without_an_expected_change_has_no_contract(dataset: Dataset) -> None:
     assert contract_of(_launch(), [dataset]) is None
 
 

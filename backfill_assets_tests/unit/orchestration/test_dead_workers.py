@@ -123,7 +123,7 @@ def dead() -> int:
     return process.pid
 
 
-def test_the_run_of_a_process_that_is_gone_is_failed_at_the_second_look(look: Look, here: Mapping[str, str]) -> None:
+def test_the_run_of_a_process_that_is_gone_is_failed_at_the_second_check(look: Look, here: Mapping[str, str]) -> None:
     look.started(pid := dead(), tags=here)
     assert (look.again(), look.status) == ("every worker is alive", STARTED)
     assert (look.again(), look.status) == ("1 runs of dead workers ended", FAILURE)
@@ -141,7 +141,7 @@ def test_a_run_that_is_being_cancelled_ends_as_canceled_and_is_not_started_again
     assert look.status is CANCELED
 
 
-def test_a_process_that_nobody_has_waited_for_is_gone_as_well(look: Look, here: Mapping[str, str]) -> None:
+def test_a_zombie_process_counts_as_gone(look: Look, here: Mapping[str, str]) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         zombie = psutil.Process(process.pid)
         wait_for(lambda: zombie.status() == psutil.STATUS_ZOMBIE, "the process to end", 20)
@@ -149,7 +149,7 @@ def test_a_process_that_nobody_has_waited_for_is_gone_as_well(look: Look, here: 
         assert look.ended == process.pid
 
 
-def test_a_number_that_a_thread_or_a_younger_process_has_got_is_no_process_of_the_run(
+def test_a_process_id_that_was_reused_by_a_thread_or_a_younger_process_is_not_the_run(
     look: Look, here: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = threading.Event()
@@ -167,7 +167,7 @@ def test_a_number_that_a_thread_or_a_younger_process_has_got_is_no_process_of_th
         thread.join()
 
 
-def test_a_run_whose_process_is_there_is_left_in_peace(look: Look, here: Mapping[str, str]) -> None:
+def test_a_run_whose_process_exists_is_left_alone(look: Look, here: Mapping[str, str]) -> None:
     look.started(os.getpid(), tags=here)
     assert look.lives
     assert look.ended is None
@@ -187,7 +187,7 @@ def test_a_run_that_is_being_started_is_left_to_the_limit_on_that(look: Look, he
     assert look.status is dg.DagsterRunStatus.STARTING
 
 
-def test_a_run_that_says_its_end_between_two_looks_is_left_as_it_said(look: Look, here: Mapping[str, str]) -> None:
+def test_a_run_that_reports_its_end_between_two_checks_is_left_as_reported(look: Look, here: Mapping[str, str]) -> None:
     run = look.started(pid := dead(), tags=here)
     look.again()
     assert ended_process(look.instance, run, {}, "ours") == pid
@@ -196,7 +196,7 @@ def test_a_run_that_says_its_end_between_two_looks_is_left_as_it_said(look: Look
     assert (look.again(), look.status) == ("every worker is alive", CANCELED)
 
 
-def test_whose_attempts_have_ended_is_known_by_its_worker_and_not_by_the_code_server(
+def test_a_run_whose_attempts_have_ended_is_judged_by_its_worker_and_not_by_the_code_server(
     look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look.started(number := dead(), tags={})
@@ -217,7 +217,7 @@ def test_a_worker_that_is_gone_in_the_middle_of_its_lease_is_not_waited_for(
     assert [a.state for a in look.house.world.ledger.attempts()] == [AttemptState.lost]
 
 
-def test_who_has_begun_an_attempt_is_alive_whatever_number_dagster_has_written_down(look: Look) -> None:
+def test_a_run_that_has_begun_an_attempt_is_alive_whatever_process_id_dagster_stored(look: Look) -> None:
     look.started(dead(), tags={})
     clock, begun = look.house.world.clock, dt.datetime.fromtimestamp(psutil.Process().create_time(), dt.UTC)
     clock.advance(begun - clock.now())  # the attempt is begun after its process
@@ -225,7 +225,7 @@ def test_who_has_begun_an_attempt_is_alive_whatever_number_dagster_has_written_d
     assert look.lives
 
 
-def test_a_worker_past_its_lease_is_failed_at_the_first_look(look: Look) -> None:
+def test_a_worker_past_its_lease_is_failed_at_the_first_check(look: Look) -> None:
     look.started(dead(), tags={})
     look.attempt()
     look.house.world.clock.advance(LEASE + dt.timedelta(seconds=1))
@@ -233,7 +233,7 @@ def test_a_worker_past_its_lease_is_failed_at_the_first_look(look: Look) -> None
     assert [a.state for a in look.house.world.ledger.attempts()] == [AttemptState.lost]
 
 
-def test_the_process_of_another_host_is_nobodys_business(
+def test_a_process_of_another_host_is_left_alone(
     look: Look, here: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look.started(number := dead(), tags=here)
@@ -252,7 +252,7 @@ def test_a_run_without_an_attempt_is_its_own_code_servers_even_if_that_was_resta
 
 
 @pytest.mark.parametrize(("by_command", "location"), [(True, "ours"), (False, "theirs")])
-def test_a_run_without_an_attempt_of_a_command_or_of_another_code_location_is_left_in_peace(
+def test_a_run_without_an_attempt_of_a_command_or_of_another_code_location_is_left_alone(
     look: Look, gone_server: Mapping[str, str], location: str, *, by_command: bool
 ) -> None:
     look.started(dead(), tags={} if by_command else gone_server, location=location)
@@ -260,6 +260,6 @@ def test_a_run_without_an_attempt_of_a_command_or_of_another_code_location_is_le
     assert look.ended is None
 
 
-def test_a_run_of_which_something_odd_is_written_down_hides_no_other(look: Look) -> None:
+def test_a_run_with_odd_stored_values_hides_no_other(look: Look) -> None:
     look.started(dead(), tags={GRPC_INFO_TAG: "no json"}, location="theirs")
     assert look.ended is None

@@ -79,7 +79,7 @@ def test_a_supplier_sends_corrects_and_takes_back_and_each_step_is_shown(house: 
     assert FILE in run("deliveries", "sales")
 
 
-def test_a_file_that_the_path_finds_no_more_is_told_from_one_that_is_gone(house: House) -> None:
+def test_a_file_outside_the_path_is_distinguished_from_one_that_is_gone(house: House) -> None:
     deliver(house, "id\n1\n")
     land(house)
     file = house.application.datasets["sales"].folder / "dataset.yaml"
@@ -120,7 +120,7 @@ def test_a_wrong_file_is_withdrawn_and_taken_back_and_its_published_days_are_fou
 
 
 @pytest.mark.parametrize("prefix", ["x/shop_1", "x/shop_1/"])
-def test_a_prefix_means_a_folder_and_none_whose_name_only_begins_so(house: House, prefix: str) -> None:
+def test_a_prefix_means_a_folder_and_no_other_whose_name_only_begins_with_it(house: House, prefix: str) -> None:
     now = house.world.clock.now()
     paths = (f"x/shop_1/{D1}.csv", f"x/shop_10/{D1}.csv", f"x/shop_1/{D2}.csv", f"x/shop_1_{D1}.csv")
     landed = [Delivery("sales", D1, path, f"of {path}", 1, now, now, 1, 0) for path in paths]
@@ -169,7 +169,7 @@ def test_days_that_were_rolled_back_are_not_refreshed_until_the_hold_is_lifted(h
     assert [asked for _, asked in dagster.asked()] == [[str(D1)]]
 
 
-def test_what_cannot_be_meant_is_refused(house: House) -> None:
+def test_impossible_arguments_are_refused(house: House) -> None:
     deliver(house, "id\n1\n")
     land(house)
     for words, error, message in (

@@ -67,7 +67,7 @@ def scene(request: pytest.FixtureRequest, house: House) -> Iterator[Scene]:
         yield Scene(house, instance)
 
 
-def test_a_started_run_is_at_work_until_it_is_failed_and_is_failed_once(scene: Scene) -> None:
+def test_a_started_run_counts_as_running_until_it_is_failed_and_is_failed_once(scene: Scene) -> None:
     assert scene.log.at_work() == ()
     scene.started(RUN, "u_1")
     (run,) = scene.log.at_work()
@@ -78,7 +78,7 @@ def test_a_started_run_is_at_work_until_it_is_failed_and_is_failed_once(scene: S
     assert not scene.log.fail("a-run-of-nobody", "its worker is dead")
 
 
-def test_only_launches_that_there_are_are_known(scene: Scene) -> None:
+def test_only_existing_launches_are_known(scene: Scene) -> None:
     scene.started(RUN)
     assert scene.log.known({RUN, "bxyz"}) == {RUN}
     assert scene.log.known(()) == frozenset()
@@ -92,7 +92,7 @@ def test_the_newest_materialization_of_each_day_says_its_release_or_that_it_has_
     assert scene.log.reported("totals") == {}
 
 
-def test_what_is_told_of_a_release_is_found_again_on_these_days_and_no_others(scene: Scene) -> None:
+def test_a_report_of_a_release_is_found_on_its_days_and_no_others(scene: Scene) -> None:
     releases = scene.released({D1: [1], D2: [2]})
     scene.log.report(releases["sales"], [D2])
     reported = scene.log.reported("sales")
@@ -100,7 +100,7 @@ def test_what_is_told_of_a_release_is_found_again_on_these_days_and_no_others(sc
     assert scene.log.reported("totals") == {}
 
 
-def test_a_rollback_is_told_as_a_release_of_its_own(scene: Scene) -> None:
+def test_a_rollback_is_reported_as_a_release_of_its_own(scene: Scene) -> None:
     releases = scene.released({D1: [1], D2: [2]})
     scene.log.report(releases["sales"], [D1, D2])
     done = scene.house.application.rollback.execute(releases["sales"], "wrong model")
@@ -126,7 +126,7 @@ def test_dagster_shows_a_repair_beside_the_published_asset(house: House) -> None
     assert record.asset_observation.metadata["repair"].value == "sealed"
 
 
-def test_the_command_tells_dagster_of_a_release_that_it_never_heard_of(
+def test_the_command_reports_a_release_that_dagster_does_not_know(
     house: House, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unit = house.released({D1: [1], D2: [2]})

@@ -71,7 +71,7 @@ def test_a_complete_unit_that_needs_approval_is_not_released(
     house.close()
 
 
-def test_what_a_unit_lacks_is_launched_in_it(house: House, dagster: Dagster) -> None:
+def test_missing_days_of_a_unit_are_launched_in_it(house: House, dagster: Dagster) -> None:
     unit = house.world.open_unit({"sales": [D1, D2], "totals": [D1, D2]})
     house.world.build(unit, "sales", {D1: [1], D2: [2]})
     house.world.build(unit, "totals", {D1: [1]})

@@ -114,7 +114,7 @@ def test_the_schedule_takes_yesterday_in_the_datasets_time_zone(
 
 
 @pytest.mark.parametrize(("offset", "newest"), [(-2, "2024-03-08"), (0, "2024-03-10"), (1, "2024-03-10")])
-def test_the_schedule_takes_the_newest_whole_day_that_is_a_partition(
+def test_the_schedule_takes_the_newest_complete_day_that_is_a_partition(
     tmp_path: Path, application: Application, offset: int, newest: str
 ) -> None:
     for name in ("rides", "ride_totals"):
@@ -206,7 +206,7 @@ def test_each_late_day_becomes_one_live_run_of_its_group(application: Applicatio
     assert request.tags["backfill_assets/live"] == "true"
 
 
-def test_a_sources_folder_that_is_gone_is_said_and_hides_no_day(application: Application) -> None:
+def test_a_missing_sources_folder_is_reported_and_hides_no_day(application: Application) -> None:
     application.settings.sources.rmdir()
     data = _look(application, LateDay("rides", dt.date(2024, 3, 1), (), "d1gest"))
     assert [request.partition_key for request in data.run_requests or ()] == ["2024-03-01"]
@@ -214,7 +214,7 @@ def test_a_sources_folder_that_is_gone_is_said_and_hides_no_day(application: App
     assert "there is no such folder, so nothing of rides can be landed" in str(data.skip_message)
 
 
-def test_a_day_that_waits_is_said_with_what_it_waits_for(application: Application) -> None:
+def test_a_waiting_day_is_reported_with_what_it_waits_for(application: Application) -> None:
     held = LateDay("rides", dt.date(2024, 3, 1), ("rides/2024-03-01.csv",), "d1gest", "on hold: rolled back")
     data = _look(application, held)
     assert not data.run_requests
@@ -226,7 +226,7 @@ def test_a_flood_of_late_days_is_run_in_portions(application: Application) -> No
     assert len(_look(application, *days).run_requests) == 5
 
 
-def test_a_gap_that_a_live_run_is_at_work_on_is_left_to_it(application: Application) -> None:
+def test_a_gap_that_a_live_run_is_working_on_is_left_to_it(application: Application) -> None:
     gap = LateDay("rides", dt.date(2024, 3, 1), ("rides/2024-03-01.csv",), "d1gest", gap=True)
     vars(application)["late_deliveries"] = Late(gap)
     definitions = definitions_of(application)
@@ -245,7 +245,7 @@ def test_a_gap_that_a_live_run_is_at_work_on_is_left_to_it(application: Applicat
         assert (request.partition_key, request.run_key) == ("2024-03-01", "rides:2024-03-01:d1gest")
 
 
-def test_while_another_server_works_in_the_warehouse_late_days_wait_and_lose_no_try(application: Application) -> None:
+def test_late_days_wait_and_lose_no_try_while_another_server_works_in_the_warehouse(application: Application) -> None:
     application.settings.warehouse.mkdir(parents=True)
     note = RemoteNote(application.settings.warehouse)
     note.write("sc://elsewhere:15002")
@@ -266,7 +266,7 @@ def _late(number: int, *files: str) -> LateDay:
 @pytest.mark.parametrize(
     "status", [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED]
 )
-def test_days_that_were_run_already_keep_no_others_from_their_turn(
+def test_days_that_were_run_already_do_not_hold_back_others(
     application: Application, status: dg.DagsterRunStatus
 ) -> None:
     days = [_late(i, "f") for i in range(1, 10)]
@@ -290,7 +290,7 @@ def test_a_run_that_failed_after_landing_is_not_repeated(application: Applicatio
     assert _look(application, _late(1)).run_requests[0].tags["backfill_assets/late_files"] == "0"
 
 
-def test_a_dataset_that_cannot_be_looked_at_does_not_stop_the_others(application: Application) -> None:
+def test_a_dataset_that_cannot_be_checked_does_not_stop_the_others(application: Application) -> None:
     vars(application)["late_deliveries"] = Late(_late(1, "f"), broken="ride_totals")
     (request,) = _evaluated(application).run_requests
     assert request.partition_key == "2024-03-01"

@@ -55,7 +55,7 @@ def sentence(house: House, unit: str) -> str:
 
 
 @pytest.mark.usefixtures("engine")
-def test_a_unit_that_comes_out_again_is_certified_day_by_day(house: House) -> None:
+def test_a_unit_that_is_reproduced_is_certified_day_by_day(house: House) -> None:
     unit = house.unit({d: [2] for d in DAYS}, ("sales",))
     done = run("prove", unit.id)
     assert done.exit_code == 0
@@ -67,7 +67,7 @@ def test_a_unit_that_comes_out_again_is_certified_day_by_day(house: House) -> No
     assert f"certificate {certificate.id} of sales 2026-01-01..2026-01-02 passed" in done.output
 
 
-def test_what_differs_is_shown_with_its_rows_and_ends_with_exit_code_1(house: House, engine: Engine) -> None:
+def test_differences_are_shown_with_their_rows_and_end_with_exit_code_1(house: House, engine: Engine) -> None:
     house.released({d: [2] for d in DAYS}, ("sales",))
     engine.otherwise["another engine"] = (3,)
     done = run("prove", "sales", "--partitions", "2026-01-02..2026-01-02")
@@ -113,7 +113,7 @@ def test_history_is_compared_only_with_models_of_a_commit(house: House, tmp_path
 
 
 @pytest.mark.usefixtures("engine")
-def test_to_prove_and_to_approve_write_the_report_of_the_unit_anew(house: House) -> None:
+def test_prove_and_approve_write_the_report_of_the_unit_again(house: House) -> None:
     rule = {"required": True, "by": [house.application.identity.name()]}
     asked = {"validation": {"certificate": "required"}, "approval": rule}
     _, unit = house.world.launched(dict.fromkeys(BOTH, DAYS), **asked)
@@ -138,7 +138,7 @@ def test_the_job_writes_the_report_even_where_the_rows_differ(house: House, engi
     assert "came out differently (again)" in sentence(house, unit.id)
 
 
-def test_changed_models_are_never_told_as_nothing_changes_where_no_day_could_be_compared(
+def test_changed_models_are_not_reported_as_no_change_where_no_day_could_be_compared(
     house: House, tmp_path: Path
 ) -> None:
     house.released({DAYS[0]: [2]}, ("sales",))

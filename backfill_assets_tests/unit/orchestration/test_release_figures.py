@@ -48,7 +48,7 @@ def test_the_run_that_releases_a_partition_says_how_its_dataset_does(house: Hous
             assert (metadata["watermark"], metadata["mismatches"]) == (str(D1), 0)
 
 
-def test_of_the_days_of_one_release_only_the_newest_carries_the_metrics(house: House) -> None:
+def test_only_the_newest_day_of_a_release_carries_the_metrics(house: House) -> None:
     unit = house.unit({D1: [1], D2: [2]})
     evidence = house.application.publisher.evidence_hash(unit.id)
     job = definitions_of(house.application).resolve_job_def("unit_publish")
@@ -72,7 +72,7 @@ def test_duplicates_of_a_live_release_are_those_of_its_own_days(house: House) ->
         assert found["sales", D2]["duplicate_keys_per_1000_rows"] == dg.MetadataValue.float(duplicates)
 
 
-def test_figures_that_there_are_none_of_are_left_out_and_numbers_are_numbers() -> None:
+def test_missing_figures_are_left_out_and_numbers_are_numbers() -> None:
     empty = DatasetMetrics("sales", 0, 0, 0, 0, 0, Watermark(None, None, None, None, None), None, None, (), ())
     assert figures(empty) == {"mismatches": dg.MetadataValue.int(0)}
     mark = Watermark(D2, D1, day(4), 3, 61.5)

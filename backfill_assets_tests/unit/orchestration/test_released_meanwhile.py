@@ -33,7 +33,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
 
 
 @pytest.mark.faults
-def test_a_launch_that_comes_to_its_days_after_another_has_released_them_does_nothing(
+def test_a_launch_that_reaches_its_days_after_another_has_released_them_does_nothing(
     observed: Observed, house: House
 ) -> None:
     observed.injected("a launch whose days another has released since it was made")
@@ -47,7 +47,7 @@ def test_a_launch_that_comes_to_its_days_after_another_has_released_them_does_no
 
 
 @pytest.mark.faults
-def test_released_days_stand_until_a_delivery_a_file_or_somebody_elses_release_moves_them(
+def test_released_days_stay_current_until_a_delivery_a_file_or_another_release_moves_them(
     observed: Observed, house: House
 ) -> None:
     observed.injected("after a release of two days: a late delivery, a new file, another release")

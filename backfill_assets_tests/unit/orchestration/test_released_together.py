@@ -36,7 +36,7 @@ def test_published_alone_is_refused_where_it_leaves_out_days_of_the_unit(house: 
     assert house.world.content("sales") == {}
 
 
-def test_what_is_to_be_materialized_is_said_in_the_layers_that_the_dataset_has(house: House) -> None:
+def test_the_hint_what_to_materialize_names_the_layers_of_the_dataset(house: House) -> None:
     assert "Materialize shadow and published of totals for them together" in materialize(house, "totals/published")
     said = materialize(house, "sales/published")
     assert "Materialize raw, staging, shadow and published of sales for them together" in said

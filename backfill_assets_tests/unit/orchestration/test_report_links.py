@@ -67,7 +67,7 @@ def test_a_live_run_of_one_day_has_the_sentence_only(house: House) -> None:
     assert not house.application.settings.reports.exists()
 
 
-def test_a_release_that_is_told_again_keeps_the_page_that_was_written_after_it(house: House) -> None:
+def test_a_release_that_is_reported_again_keeps_the_page_that_was_written_after_it(house: House) -> None:
     unit, log = house.released({D1: [1]}), logging.getLogger("test")
     first = report_metadata(house.application, unit, log)
     page, later = house.application.settings.reports / unit.id / "index.html", house.world.clock.now().timestamp() + 60
@@ -81,7 +81,7 @@ def test_a_release_that_is_told_again_keeps_the_page_that_was_written_after_it(h
     assert "Published" in page.read_text()
 
 
-def test_a_report_that_cannot_be_written_is_a_warning_and_the_release_stands(
+def test_a_report_that_cannot_be_written_is_a_warning_and_the_release_stays(
     house: House, caplog: pytest.LogCaptureFixture
 ) -> None:
     unit = house.unit({D1: [1]})
@@ -140,7 +140,7 @@ def told_of(house: House, unit: Unit) -> list[Mapping[str, object]]:
     return [{n: v.value for n, v in e.asset_observation_data.asset_observation.metadata.items()} for e in found]
 
 
-def test_a_unit_that_waits_for_somebody_is_told_of_once_nothing_is_lacking(house: House) -> None:
+def test_a_unit_that_waits_for_publication_is_reported_once_it_is_complete(house: House) -> None:
     unit = house.world.open_unit({"sales": [D1, D2]})
     house.world.build(unit, "sales", {D1: [1]})
     house.world.ledger.set_mode(unit.id, ReleaseMode.manual)
@@ -153,9 +153,7 @@ def test_a_unit_that_waits_for_somebody_is_told_of_once_nothing_is_lacking(house
     assert told_of(house, unit) == []
 
 
-def test_whatever_goes_wrong_before_the_report_fails_no_step_either(
-    house: House, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_before_the_report_fails_no_step(house: House, capfd: pytest.CaptureFixture[str]) -> None:
     unit = house.world.open_unit({"sales": [D1, D2]})
     house.world.build(unit, "sales", {D1: [1]})
     house.world.ledger.set_mode(unit.id, ReleaseMode.manual)

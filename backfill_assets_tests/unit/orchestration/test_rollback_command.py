@@ -43,7 +43,7 @@ def overwritten(house: House) -> None:
     )
 
 
-def test_what_would_go_back_is_named_with_the_days_that_somebody_consents_to(house: House) -> None:
+def test_a_dry_run_names_the_days_that_would_go_back_with_and_without_consent(house: House) -> None:
     released(house, 1)
     second = released(house, 2)
     assert tried(second) == (0, f"would put back: {RANGE}")
@@ -56,7 +56,7 @@ def test_what_would_go_back_is_named_with_the_days_that_somebody_consents_to(hou
     assert house.world.content("sales") == {DAYS[0]: [2], DAYS[1]: [99]}
 
 
-def test_files_that_are_gone_are_said_before_anybody_rolls_back(house: House) -> None:
+def test_missing_files_are_reported_before_a_rollback(house: House) -> None:
     released(house, 1)
     second = released(house, 2)
     (lost,) = house.world.ledger.release(second).manifest.days[0].remove

@@ -43,7 +43,7 @@ def test_each_golden_source_has_a_check_of_its_own() -> None:
         (GoldenCounts(1, 2, 3000, 4), False, "1 missing here, 2 missing there, 3,000 different; 4 rows that agree", ""),
     ],
 )
-def test_mismatches_are_told_by_kind(counts: GoldenCounts, passed: bool, shown: str, note: str) -> None:  # noqa: FBT001
+def test_mismatches_are_reported_by_kind(counts: GoldenCounts, passed: bool, shown: str, note: str) -> None:  # noqa: FBT001
     verdict = found(counts)
     assert (verdict.passed, verdict.expected, verdict.found) == (passed, "every row as in booked", shown)
     assert (verdict.tolerance, verdict.note) == ("0.01 in fare", note)

@@ -138,7 +138,7 @@ def test_a_day_that_is_built_from_others_has_rows_where_each_that_must_have_some
     assert verdict("not_empty", measured, optional).passed is not (orders and days_off)
 
 
-def test_a_day_answers_for_the_days_that_it_looks_back_at() -> None:
+def test_a_day_is_checked_for_the_days_that_it_looks_back_at() -> None:
     absent, bad = SourceDay(DAY - dt.timedelta(2), 0, 0), SourceDay(DAY - dt.timedelta(1), 5, 2)
     short = source(faulty_before=(absent, bad))
     present, corrupt = verdict("source_present", short), verdict("corrupt_rows", short)
@@ -164,7 +164,7 @@ def test_a_delivery_whose_file_is_gone_is_named_and_refuses_nothing() -> None:
     assert empty.note.endswith("source gone: a.csv; its rows are read from raw")
 
 
-def test_nothing_equals_nothing_and_what_is_no_number_equals_not_even_itself() -> None:
+def test_nothing_equals_nothing_and_what_is_no_number_does_not_equal_itself() -> None:
     for value in (None, NAN, INFINITE):
         both = replace(with_metric("fare", value), published=with_metric("fare", value, "published").published)
         staged = replace(both, staging=with_metric("fare", value, "staging").staging)
@@ -255,7 +255,7 @@ def test_a_check_that_does_not_block_still_fails(config: dict[str, object]) -> N
 
 
 @pytest.mark.parametrize("config", [{"severity": "warn"}, {"blocking": False}])
-def test_a_promised_change_blocks_whatever_the_dataset_says_of_changes_that_nobody_promised(
+def test_a_promised_change_blocks_whatever_the_dataset_says_about_unpromised_changes(
     config: dict[str, object],
 ) -> None:
     lenient = dataset(
@@ -277,7 +277,7 @@ def test_there_is_no_freshness_check_without_a_limit() -> None:
     assert "source_freshness" not in names
 
 
-def test_a_count_that_nobody_measured_is_no_offence_but_a_missing_metric_is() -> None:
+def test_an_unmeasured_count_fails_no_check_but_a_missing_metric_does() -> None:
     bare = replace(GOOD, shadow=Side({"row_count": METRICS["row_count"]}))
     failed = {v.check for v in judge(dataset(), bare, Contract(), SAME) if not v.passed}
     assert failed == {

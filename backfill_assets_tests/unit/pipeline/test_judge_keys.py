@@ -111,7 +111,7 @@ def test_columns_that_are_called_added_and_removed_are_meant_before_the_rows() -
     assert (found.passed, "raise checks.row_count.tolerance" in found.note) == (False, True)
 
 
-def test_where_nothing_is_published_no_row_goes() -> None:
+def test_no_row_is_lost_where_nothing_is_published() -> None:
     first = replace(GOOD, published=NOTHING)
     assert verdict("change_keys", first, dataset(), compared=Compared()).note == "nothing is published to compare with"
     retyped = verdict("change_keys", GOOD, dataset(), compared=Compared())
@@ -133,7 +133,7 @@ def test_rows_are_never_fewer_than_none() -> None:
         keys(RowCounts(), {"removed": "-5%"})
 
 
-def test_where_an_upstream_has_moved_people_are_asked_to_look() -> None:
+def test_row_changes_only_warn_where_an_upstream_has_moved() -> None:
     swapped = Compared(RowCounts(added=1, removed=1), upstream_moved=True)
     found = verdict("change_keys", GOOD, dataset(), compared=swapped)
     assert (found.passed, found.refuses, found.severity) == (False, False, Severity.warn)

@@ -48,7 +48,7 @@ def test_a_sum_that_must_not_move_may_move_in_no_row() -> None:
     assert verdict("change_rows", GOOD, trips(), compared=changed(fare=3, seats=1)).passed
 
 
-def test_a_contract_says_of_which_sums_rows_must_stay() -> None:
+def test_a_contract_says_for_which_sums_rows_must_stay() -> None:
     both = changed(tip=2, fare=3)
     pinned = verdict("change_rows", GOOD, trips(), contract({"fare": "unchanged", "tip": "-1%"}), both)
     assert (pinned.passed, pinned.found) == (False, "fare changed in 3 of 100 rows that both sides have")
@@ -100,14 +100,14 @@ def test_figures_of_an_added_column_have_nothing_to_be_compared_with() -> None:
 
 
 @pytest.mark.parametrize("config", [{"severity": "warn"}, {"blocking": False}])
-def test_rows_of_a_sum_that_blocks_nobody_are_only_told(config: dict[str, object]) -> None:
+def test_rows_of_a_sum_that_does_not_block_are_only_reported(config: dict[str, object]) -> None:
     lenient = trips(measures=MEASURES | {"tip": config})
     assert verdict("change_rows", GOOD, lenient, compared=changed(tip=1)).passed
     observed = verdict("change_columns", GOOD, lenient, compared=changed(tip=1))
     assert (observed.passed, observed.refuses, observed.severity) == (False, False, Severity.warn)
 
 
-def test_columns_that_nobody_speaks_of_are_told_without_blocking() -> None:
+def test_columns_without_a_promise_are_reported_without_blocking() -> None:
     all_of_them = changed(city=4, seats=2, fare=3, tip=1)
     observed = verdict("change_columns", GOOD, trips(), compared=all_of_them)
     # A tolerance of fare's total says nothing of its rows: errors in them may cancel out.
@@ -151,7 +151,7 @@ def test_a_column_may_go_if_the_dataset_says_so() -> None:
     assert (found.passed, found.expected) == (True, "every column of the published table but toll, with its type")
 
 
-def test_what_is_promised_of_rows_depends_on_the_day() -> None:
+def test_the_promise_of_rows_depends_on_the_day() -> None:
     one_day = contract([{"days": [str(DAY)], "rows": {"fare": "-8% to 0%"}, "metrics": {"tip": "any"}}])
     assert Promises(trips(), DAY, one_day).columns == {"fare": parse_change("-8% to 0%", "")}
     assert Promises(trips(), DAY.replace(day=1), one_day).columns == {"tip": UNCHANGED}
@@ -173,7 +173,7 @@ def test_changed_rows_are_wanted_of_the_columns_behind_a_failure_on_the_days_tha
     }
 
 
-def test_every_check_can_be_told_to_warn() -> None:
+def test_every_check_can_be_set_to_warn() -> None:
     checks = with_checks(schema_contract={"severity": "warn"}).checks
     assert (checks.schema_contract.blocks, checks.change_rows.blocks, checks.change_columns.blocks) == (
         False,

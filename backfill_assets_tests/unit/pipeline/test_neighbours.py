@@ -60,17 +60,17 @@ def built(world: World, unit: Unit, batch: Mapping[dt.date, Sides], *, judged: b
     world.ledger.add_evidence(attempt.number, evidence)
 
 
-def test_days_whose_content_stays_are_not_looked_at(world: World) -> None:
+def test_days_whose_content_stays_are_not_checked(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     assert found(world, unit, usual(DAYS)) == {}
 
 
-def test_a_day_that_is_published_for_the_first_time_has_no_step_to_answer_for(world: World) -> None:
+def test_a_day_that_is_published_for_the_first_time_has_no_step_to_check(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     assert found(world, unit, usual(DAYS) | {MARCH: sides(0, 5000)}) == {}
 
 
-def test_a_month_that_begins_with_a_step_is_a_seam_of_its_first_day(world: World) -> None:
+def test_a_month_that_begins_with_a_step_has_a_seam_at_its_first_day(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     batch = {day: sides(1000 + day.day % 7, (3000 if day >= MARCH else 1000) + day.day % 7) for day in DAYS}
     ((day, (seam,)),) = [(day, own) for day, own in found(world, unit, batch).items() if own[0].introduced]
@@ -95,7 +95,7 @@ def test_days_that_the_unit_has_built_count_as_they_will_be_and_others_of_it_do_
     assert (seam.introduced, seam.new_step) == (False, seam.old_step)
 
 
-def test_a_step_to_the_day_after_the_batch_is_answered_for_by_its_last_day(world: World) -> None:
+def test_a_step_to_the_day_after_the_batch_is_checked_at_its_last_day(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     built(world, unit, usual([day for day in DAYS if day >= MARCH]))
     batch = {day: sides(1000 + day.day % 7, 3000 + day.day % 7) for day in DAYS if day < MARCH}
@@ -103,7 +103,7 @@ def test_a_step_to_the_day_after_the_batch_is_answered_for_by_its_last_day(world
     assert (seam.day, seam.introduced) == (MARCH, True)
 
 
-def test_a_batch_that_stays_as_it_is_answers_for_the_step_to_a_day_that_was_changed_before(world: World) -> None:
+def test_an_unchanged_batch_is_checked_for_the_step_to_a_day_that_was_changed_before(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     built(world, unit, usual([day for day in DAYS if day > MARCH]) | {MARCH: sides(1000, 9000)})
     february = usual([day for day in DAYS if day < MARCH])

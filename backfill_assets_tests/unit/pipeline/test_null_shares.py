@@ -29,7 +29,7 @@ def rises(**sides: dict[dt.date, tuple[DataFile, ...]]) -> dict[dt.date, list[tu
     return {day: [(f"{one.share:.2f}", f"{one.before:.2f}") for one in own] for day, own in found.items() if own}
 
 
-def test_a_new_day_is_compared_with_the_days_before_it_wherever_they_stand() -> None:
+def test_a_new_day_is_compared_with_the_days_before_it_wherever_they_are() -> None:
     published, around = {d: file(d, 2) for d in DAYS[:2]}, {DAYS[2]: file(DAYS[2], 4)}
     built = {DAYS[3]: file(DAYS[3], 90), DAYS[4]: file(DAYS[4], 3)}
     assert rises(built=built, published=published, around=around) == {DAYS[3]: [("0.90", "0.02")]}
@@ -58,7 +58,7 @@ def test_a_day_that_is_published_is_compared_with_what_is_published_of_it() -> N
     ],
     ids=["few rows", "no statistics", "no counts", "one file without", "no file"],
 )
-def test_of_few_rows_or_without_statistics_nothing_is_said(own: tuple[DataFile, ...]) -> None:
+def test_few_rows_or_missing_statistics_give_no_verdict(own: tuple[DataFile, ...]) -> None:
     assert rises(built={DAYS[4]: own}, published={d: file(d, 0) for d in DAYS[:4]}) == {}
 
 

@@ -72,7 +72,7 @@ def test_a_seam_that_was_always_there_is_not_blamed_on_the_recomputation() -> No
     assert not seam.introduced
 
 
-def test_a_seam_that_was_there_and_is_gone_is_none() -> None:
+def test_a_seam_that_is_gone_is_not_reported() -> None:
     healthy = shop(4)
     old = scaled(healthy, tuple(day for day in healthy if day >= RANGE[0]), "2")
     seam = seams("sales", old, healthy, [RANGE[0]])[0]
@@ -117,7 +117,7 @@ def test_in_a_series_that_hardly_ever_steps_any_other_step_is_unusual(values: tu
     assert introduced(old, old | {day: {"revenue": Decimal(values[0]) * (1 + Decimal("1e-12"))}}, (day,)) == []
 
 
-def test_what_cannot_be_told_is_said_so() -> None:
+def test_an_unknown_seam_is_reported_as_unknown() -> None:
     old = of_days(1, None, 3, "NaN", "Infinity", 6, 7)
     at = [FIRST + dt.timedelta(i) for i in range(8)]
     assert seams("sales", old, old, at) == (
@@ -134,7 +134,7 @@ def test_a_day_that_is_filled_in_is_judged_by_the_steps_around_it() -> None:
     assert introduced(old, whole | {day: {"revenue": Decimal(1)}}, (day,)) == [day]
 
 
-def test_of_200_correct_corrections_none_raises_an_alarm() -> None:
+def test_none_of_200_correct_corrections_raises_an_alarm() -> None:
     alarms = []
     for seed in range(200):
         chance = random.Random(seed)  # noqa: S311 - made-up data

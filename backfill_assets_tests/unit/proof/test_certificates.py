@@ -85,7 +85,7 @@ def test_a_unit_is_recomputed_in_three_ways_and_compared_with_what_it_has_built(
     assert not list(campaigns.homes["sales"].glob(f"_shadow/{certificate.id}*"))
 
 
-def test_what_comes_out_differently_is_named_with_day_columns_and_rows(campaigns: World) -> None:
+def test_differences_are_named_with_day_columns_and_rows(campaigns: World) -> None:
     campaigns.validated()
     certificate = proven(campaigns, another_engine=(3,))
     assert not certificate.passed
@@ -96,7 +96,7 @@ def test_what_comes_out_differently_is_named_with_day_columns_and_rows(campaigns
     assert "amount of 2026-01-01..2026-01-03 came out differently" in str(certificate)
 
 
-def test_evidence_that_does_not_come_out_again_is_a_disagreement(campaigns: World) -> None:
+def test_evidence_that_is_not_reproduced_is_a_disagreement(campaigns: World) -> None:
     campaigns.validated(amount=5)
     certificate = proven(campaigns)
     assert {d.recomputation for d in certificate.disagreements} == {AS_BUILT}
@@ -110,7 +110,7 @@ def test_evidence_of_other_code_is_not_compared(campaigns: World) -> None:
     assert AS_BUILT not in certificate.prints
 
 
-def test_up_to_three_telling_days_are_chosen_of_a_dataset_and_those_that_are_named_otherwise(
+def test_the_named_days_are_recomputed_or_up_to_three_telling_ones(
     campaigns: World,
 ) -> None:
     days = [day(i) for i in range(6)]
@@ -181,7 +181,7 @@ def test_a_model_that_fails_leaves_no_scratch(campaigns: World) -> None:
     assert len(list(campaigns.homes["sales"].glob("_shadow/*"))) == 1
 
 
-def test_what_a_release_or_a_landing_does_meanwhile_is_theirs_and_all_else_is_named(campaigns: World) -> None:
+def test_changes_of_a_release_or_a_landing_meanwhile_are_accepted_and_all_others_are_named(campaigns: World) -> None:
     campaigns.validated()
     delivered(campaigns, *DAYS)
     engine, done = Engine(campaigns), list[str]()
@@ -276,7 +276,7 @@ def test_scratch_that_a_crash_has_left_behind_is_swept(campaigns: World) -> None
     assert not list(campaigns.homes["sales"].glob("_shadow/p_0009/**/*.parquet"))
 
 
-def test_to_prove_other_days_is_no_way_around_a_day_that_has_failed(campaigns: World) -> None:
+def test_proving_other_days_is_no_way_around_a_failed_day(campaigns: World) -> None:
     campaign, _ = campaigns.validated(**REQUIRED)
     delivered(campaigns, *DAYS)
     engine = Engine(campaigns)
@@ -292,7 +292,7 @@ def test_to_prove_other_days_is_no_way_around_a_day_that_has_failed(campaigns: W
     campaigns.approve(campaign)
 
 
-def test_a_day_without_rows_proves_nothing_where_others_have_some(campaigns: World) -> None:
+def test_a_day_without_rows_proves_nothing_where_other_days_have_some(campaigns: World) -> None:
     campaign, unit = campaigns.validated(**REQUIRED)
     campaigns.build(unit, "sales", {DAYS[2]: []})
     delivered(campaigns, *DAYS)

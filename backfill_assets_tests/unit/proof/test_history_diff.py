@@ -38,7 +38,7 @@ def test_a_change_that_changes_nothing_says_so_in_one_line() -> None:
     assert "|" not in text
 
 
-def test_metrics_rows_and_columns_that_change_stand_in_tables() -> None:
+def test_metrics_rows_and_columns_that_change_are_shown_in_tables() -> None:
     found = DatasetDiff("sales", (SAME, MOVED), (change(1), change(500)), followers=("totals",))
     lines = markdown(found).splitlines()
     assert "### `sales`: 1 of 2 days changed" in lines
@@ -56,7 +56,7 @@ def test_metrics_rows_and_columns_that_change_stand_in_tables() -> None:
     assert "Nothing changes" not in markdown(found)
 
 
-def test_what_somebody_wrote_into_rows_and_names_does_not_reach_the_terminal_as_a_command() -> None:
+def test_text_in_rows_and_names_does_not_reach_the_terminal_as_a_command() -> None:
     rows = DatasetDiff("sales", (MOVED,), (change(1, key="\x1b[2J\u202eA"),))
     text = as_markdown(
         HistoryDiff("my\x9bbranch", "0" * 40, (rows, DatasetDiff("orders", problem="no \x1b]0;x\n\u202ey")))
@@ -66,7 +66,7 @@ def test_what_somebody_wrote_into_rows_and_names_does_not_reach_the_terminal_as_
     assert all(character.isprintable() or character == "\n" for character in text)
 
 
-def test_of_each_measure_only_the_ten_rows_that_move_it_most_are_shown() -> None:
+def test_only_the_ten_rows_that_move_a_measure_most_are_shown() -> None:
     text = markdown(DatasetDiff("sales", (MOVED,), tuple(change(n) for n in range(1, 31))))
     assert text.count("shop A") == 10
     assert "id 30 |" in text
@@ -82,14 +82,14 @@ def test_columns_that_come_go_or_change_their_type_are_named_even_if_no_row_diff
     assert "Nothing changes" not in text
 
 
-def test_a_model_that_fails_is_told_with_its_message() -> None:
+def test_a_model_that_fails_is_reported_with_its_message() -> None:
     text = markdown(DatasetDiff("sales", problem="fact.sql: line 3: no such column ```x```"))
     assert "### `sales`: could not be computed" in text
     assert text.count("```") == 2
     assert "Nothing changes" not in text
 
 
-def test_values_of_rows_cannot_break_out_of_the_table_or_call_somebody() -> None:
+def test_values_of_rows_cannot_break_out_of_the_table_or_mention_a_user() -> None:
     text = markdown(DatasetDiff("sales", (MOVED,), (change(1, key="a|b\n@anna <img> `x`"),)))
     (row,) = [line for line in text.splitlines() if "shop" in line]
     assert "a\\|b @\u200banna &lt;img> 'x'" in row
@@ -112,13 +112,13 @@ def test_a_comment_is_never_longer_than_github_takes() -> None:
     assert text.endswith("name fewer days or datasets.\n")
 
 
-def test_links_and_images_in_values_stay_text_and_a_backslash_frees_nothing() -> None:
+def test_links_and_images_in_values_stay_text_also_after_a_backslash() -> None:
     text = markdown(DatasetDiff("sales", (MOVED,), (change(1, key="![a](http://x.org) \\\\|"),)))
     (row,) = [line for line in text.splitlines() if "shop" in line]
     assert "shop &#33;&#91;a&#93;(http://x.org) &#92;&#92;\\|" in row
 
 
-def test_changed_datasets_without_one_of_the_days_are_never_told_as_nothing_changes() -> None:
+def test_changed_datasets_without_one_of_the_days_are_not_reported_as_no_change() -> None:
     days = {"sales": (day(9),), "orders": (day(8),)}
     text = as_markdown(HistoryDiff("b", "0" * 16, (DatasetDiff("orders", (SAME,)),), not_compared=days))
     assert "Nothing changes" not in text

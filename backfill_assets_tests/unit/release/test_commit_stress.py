@@ -228,7 +228,7 @@ DAMAGES: dict[str, tuple[Callable[[Scene], None], str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_log_that_is_not_what_was_meant_is_found(scene: Scene, name: str) -> None:
+def test_a_log_that_differs_from_the_intended_one_is_found(scene: Scene, name: str) -> None:
     damage, found = DAMAGES[name]
     damage(scene)
     with pytest.raises(AssertionError, match=found):

@@ -63,7 +63,7 @@ def test_a_figure_never_drifts_from_itself(value: Decimal, tolerance: Decimal) -
     assert drifts(None, value, tolerance)
 
 
-def test_what_is_no_number_only_equals_itself() -> None:
+def test_a_value_that_is_no_number_only_equals_itself() -> None:
     nan = Decimal("NaN")
     assert not drifts(nan, nan, Decimal(0))
     assert drifts(nan, Decimal(1), Decimal(0))

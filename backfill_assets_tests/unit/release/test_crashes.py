@@ -200,7 +200,7 @@ def test_what_was_committed_of_a_chain_is_taken_back_downstream_first(observed: 
     world.close()
 
 
-def test_a_whole_unit_of_two_datasets_is_finished(observed: Observed, two: World) -> None:
+def test_a_complete_unit_of_two_datasets_is_finished(observed: Observed, two: World) -> None:
     unit = two.open_unit({"orders": DAYS, "sales": DAYS})
     two.build(unit, "orders", NEW)
     two.build(unit, "sales", NEW)
@@ -211,7 +211,7 @@ def test_a_whole_unit_of_two_datasets_is_finished(observed: Observed, two: World
     repaired(two)
 
 
-def test_half_a_unit_that_somebody_rewrote_is_left_alone(observed: Observed, two: World) -> None:
+def test_half_a_unit_that_another_writer_changed_is_left_alone(observed: Observed, two: World) -> None:
     unit = two.open_unit({"orders": DAYS, "sales": DAYS})
     two.build(unit, "orders", NEW)
     two.build(unit, "sales", NEW)
@@ -221,7 +221,7 @@ def test_half_a_unit_that_somebody_rewrote_is_left_alone(observed: Observed, two
     assert two.content("orders") == NEW | {day(1): [2, 99]}
 
 
-def test_an_intent_of_somebody_at_work_is_left_alone(world: World) -> None:
+def test_an_intent_of_a_running_release_is_left_alone(world: World) -> None:
     unit = waiting(world)
     seen = []
 
@@ -246,9 +246,7 @@ def test_two_processes_release_a_unit_once(observed: Observed, world: World) -> 
     observed.found("one has released it, the other finds it released; one commit")
 
 
-def test_the_doctor_does_not_take_a_release_that_died_after_its_commit_for_other_files(
-    observed: Observed, world: World
-) -> None:
+def test_a_release_that_died_after_its_commit_is_not_taken_for_other_files(observed: Observed, world: World) -> None:
     die(observed, world, "publish", waiting(world), "commit:1")
     found = world.doctor().examine()
     assert any(finding.remedy == RECONCILE for finding in found)
@@ -290,7 +288,7 @@ def test_a_lost_ledger_is_rebuilt_from_the_manifests(observed: Observed, world: 
     observed.found(f"{len(after)} releases are back as they were: {', '.join(after)}")
 
 
-def test_a_forged_manifest_is_not_believed(observed: Observed, world: World) -> None:
+def test_a_forged_manifest_is_not_used(observed: Observed, world: World) -> None:
     observed.injected("the ledger is lost, and a manifest beside the table names somebody else")
     release = world.released(OLD)
     path = world.homes["sales"] / "_releases" / f"{release}.json"

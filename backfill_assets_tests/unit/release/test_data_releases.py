@@ -78,9 +78,7 @@ def test_writing_the_same_again_makes_no_version(campaigns: World) -> None:
     assert DeltaTable(home(campaigns)).version() == version
 
 
-def test_a_table_that_cannot_be_written_is_no_reason_for_a_release_to_fail(
-    campaigns: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_table_that_cannot_be_written_fails_no_release(campaigns: World, caplog: pytest.LogCaptureFixture) -> None:
     home(campaigns).parent.mkdir(parents=True)
     home(campaigns).write_text("in the way")
     publish(campaigns, 1)
@@ -105,7 +103,7 @@ def test_the_doctor_notices_a_table_that_is_behind_or_gone(campaigns: World) -> 
     assert campaigns.doctor().examine() == ()
 
 
-def test_a_row_that_somebody_altered_is_found_and_repaired(campaigns: World) -> None:
+def test_an_altered_row_is_found_and_repaired(campaigns: World) -> None:
     release = publish(campaigns, 1)
     DeltaTable(home(campaigns)).update(updates={"reason": "'nothing of the kind'"})
     assert campaigns.data_releases.refresh() is False
@@ -134,7 +132,7 @@ def test_a_release_reads_no_manifest_of_another_one(campaigns: World, monkeypatc
     assert before not in read
 
 
-def test_what_a_crash_left_is_in_the_table_after_reconcile(campaigns: World) -> None:
+def test_releases_of_a_crash_are_in_the_table_after_reconcile(campaigns: World) -> None:
     unit = campaigns.open_unit({"sales": DAYS})
     campaigns.build(unit, "sales", BEFORE)
 
@@ -145,7 +143,7 @@ def test_what_a_crash_left_is_in_the_table_after_reconcile(campaigns: World) -> 
     assert [row["state"] for row in rows(campaigns)] == [ReleaseState.finalized.value]
 
 
-def test_two_who_write_at_once_leave_the_newest(campaigns: World, tmp_path: Path) -> None:
+def test_concurrent_writers_leave_the_newest_rows(campaigns: World, tmp_path: Path) -> None:
     for number in range(4):
         campaigns.released({day(number): [1]})
     worlds = [World(tmp_path, asked=specification()) for _ in range(3)]

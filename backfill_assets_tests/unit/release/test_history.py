@@ -20,7 +20,7 @@ from backfill_assets_tests.harness.world import World, side
 HOUR = dt.timedelta(hours=1)
 
 
-def test_each_change_of_a_day_is_told_newest_first(campaigns: World) -> None:
+def test_the_changes_of_a_day_are_listed_newest_first(campaigns: World) -> None:
     first = campaigns.released({d: [1, 1] for d in DAYS})
     campaigns.clock.advance(HOUR)
     campaigns.approved()
@@ -43,7 +43,7 @@ def test_each_change_of_a_day_is_told_newest_first(campaigns: World) -> None:
     assert [c.at.hour for c in changes] == [14, 13, 12]
 
 
-def test_without_a_day_all_days_are_told_and_other_datasets_are_not(campaigns: World) -> None:
+def test_all_days_are_listed_without_a_day_and_other_datasets_are_not(campaigns: World) -> None:
     campaigns.released({d: [1] for d in DAYS})
     assert [c.day for c in History(campaigns.ledger).of("sales")] == list(DAYS)
     assert History(campaigns.ledger).of("orders") == ()
@@ -61,7 +61,7 @@ def measured(campaigns: World) -> str:
     return campaigns.released({d: [5, 6] for d in DAYS})
 
 
-def test_measures_come_from_the_evidence_and_turn_round_in_a_rollback(campaigns: World) -> None:
+def test_measures_come_from_the_evidence_and_are_reversed_in_a_rollback(campaigns: World) -> None:
     campaigns.released({d: [1] for d in DAYS})
     release = measured(campaigns)
     campaigns.campaign_rollback().execute(release, "odd")
@@ -84,7 +84,7 @@ def test_measures_of_evidence_that_was_replaced_are_left_out(campaigns: World) -
     assert newest[DAYS[0]].rows_after == 2
 
 
-def test_a_rollback_over_somebody_elses_rows_has_no_measures(campaigns: World) -> None:
+def test_a_rollback_over_foreign_rows_has_no_measures(campaigns: World) -> None:
     campaigns.released({d: [1] for d in DAYS})
     release = measured(campaigns)
     write_deltalake(

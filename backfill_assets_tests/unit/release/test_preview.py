@@ -61,9 +61,7 @@ def test_a_release_drops_the_preview_of_its_unit(campaigns: World) -> None:
     assert campaigns.previews.shown() == {}
 
 
-def test_a_preview_that_cannot_be_dropped_is_no_reason_for_a_release_to_fail(
-    campaigns: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_preview_that_cannot_be_dropped_fails_no_release(campaigns: World, caplog: pytest.LogCaptureFixture) -> None:
     _, unit = campaigns.approved()
     Preview(campaigns.ledger, campaigns.previews).show(unit.id)
     campaigns.previews.broken = True

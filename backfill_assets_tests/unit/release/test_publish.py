@@ -28,7 +28,7 @@ from backfill_assets_tests.observed import Observed
 DAYS = [day(0), day(1), day(2)]
 
 
-def test_a_unit_is_released_whole(world: World) -> None:
+def test_a_unit_is_released_completely(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", {day(0): [1], day(1): [2]})
     world.build(unit, "sales", {day(2): [3]})
@@ -58,7 +58,7 @@ def test_releasing_again_changes_nothing(world: World) -> None:
     assert world.tables["sales"].version() == version
 
 
-def test_a_day_without_evidence_keeps_the_whole_unit_back(world: World) -> None:
+def test_a_day_without_evidence_holds_back_the_complete_unit(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", {day(0): [1], day(2): [3]})
     with pytest.raises(EvidenceError, match="sales 2026-01-02 has no evidence") as refusal:
@@ -70,7 +70,7 @@ def test_a_day_without_evidence_keeps_the_whole_unit_back(world: World) -> None:
     assert [f.reason for f in world.publisher().blockers(unit.id)] == [Blocker.missing]
 
 
-def test_a_failed_check_keeps_the_whole_unit_back(world: World) -> None:
+def test_a_failed_check_holds_back_the_complete_unit(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", {day(0): [1], day(2): [3]})
     world.build(unit, "sales", {day(1): [2, 2]}, passed=False)
@@ -287,7 +287,7 @@ def test_a_rolled_back_unit_is_published_again_with_the_same_evidence(world: Wor
     assert isinstance(world.publisher().release(unit.id), AlreadyReleased)
 
 
-def test_a_rolled_back_unit_stays_so_while_another_one_claims_its_days(world: World) -> None:
+def test_a_rolled_back_unit_stays_rolled_back_while_another_one_claims_its_days(world: World) -> None:
     world.released({d: [1] for d in DAYS})
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", {d: [2] for d in DAYS})
@@ -300,7 +300,7 @@ def test_a_rolled_back_unit_stays_so_while_another_one_claims_its_days(world: Wo
     assert world.content() == {d: [1] for d in DAYS}
 
 
-def test_of_a_day_that_was_built_and_not_checked_nobody_says_that_it_was_rewritten(world: World) -> None:
+def test_a_day_that_was_built_and_not_checked_is_not_called_rewritten(world: World) -> None:
     world.released({day(0): [1]})
     unit = world.open_unit({"sales": [day(0)]})
     world.build(unit, "sales", {day(0): [2]})

@@ -33,7 +33,7 @@ def overwrite(world: World, date: dt.date) -> None:
     write_deltalake(world.homes["sales"], rows_of({date: [99]}), mode="overwrite", predicate=f"day = '{date}'")
 
 
-def test_a_release_goes_back_whole(world: World, second: str) -> None:
+def test_a_release_is_rolled_back_completely(world: World, second: str) -> None:
     done = world.rollback().execute(second, "finance says no")
     assert world.content() == {d: [1] for d in DAYS}
     assert (done.undoes, done.days, done.left) == (second, tuple(DAYS), ())
@@ -49,7 +49,7 @@ def test_rolled_back_days_are_on_hold(world: World, second: str) -> None:
     assert (hold.target, hold.reason, hold.by) == (("sales", day(1)), "finance says no", "ada")
 
 
-def test_a_later_publication_ends_the_holds_of_a_rollback_and_none_of_people(world: World, second: str) -> None:
+def test_a_later_publication_ends_the_holds_of_a_rollback_and_keeps_those_of_users(world: World, second: str) -> None:
     back = world.rollback().execute(second, "finance says no").release
     audit = Hold(("sales", day(2)), "an audit", "grace", world.clock.now())
     world.ledger.hold([audit])
@@ -62,7 +62,7 @@ def test_a_later_publication_ends_the_holds_of_a_rollback_and_none_of_people(wor
     assert found == {(third, d): back for d in DAYS}
 
 
-def test_a_publication_of_which_half_is_taken_back_ends_no_hold(two: World) -> None:
+def test_a_publication_that_is_half_taken_back_ends_no_hold(two: World) -> None:
     for name in ("orders", "sales"):
         release = two.released({day(0): [1]}, name)
         two.rollback().execute(release, "no")
@@ -84,7 +84,7 @@ def test_a_publication_of_which_half_is_taken_back_ends_no_hold(two: World) -> N
     assert {name: two.ledger.holds(name) for name in ("orders", "sales")} == {"orders": (), "sales": ()}
 
 
-def test_a_part_of_a_release_goes_back_and_the_rest_later(world: World, second: str) -> None:
+def test_a_release_can_be_rolled_back_in_parts(world: World, second: str) -> None:
     first = world.rollback().execute(second, "one day", days=frozenset({day(1)}))
     assert world.content() == {day(0): [2], day(1): [1], day(2): [2]}
     assert world.ledger.unit(first.unit).state is UnitState.published
@@ -118,7 +118,7 @@ def test_a_rewritten_day_goes_back_with_consent(world: World, second: str) -> No
     assert world.content() == {d: [1] for d in DAYS}
 
 
-def test_a_release_below_later_ones_goes_back_after_them_whoever_consents(world: World, second: str) -> None:
+def test_a_release_below_later_ones_goes_back_after_them_even_with_consent(world: World, second: str) -> None:
     third, fourth = world.released({d: [3] for d in DAYS}), world.released({day(1): [4]})
     overwrite(world, day(1))
     for consent in (frozenset[dt.date](), frozenset(DAYS)):
@@ -135,7 +135,7 @@ def test_a_release_below_later_ones_goes_back_after_them_whoever_consents(world:
     assert world.content() == {d: [1] for d in DAYS}
 
 
-def test_a_day_with_somebody_elses_row_is_left_alone(world: World, second: str) -> None:
+def test_a_day_with_a_foreign_row_is_left_alone(world: World, second: str) -> None:
     write_deltalake(world.homes["sales"], rows_of({day(1): [99]}), mode="append")
     done = world.rollback().execute(second, "no")
     assert done.left == (day(1),)
@@ -185,7 +185,7 @@ def test_a_vacuumed_file_is_noticed_up_front(world: World) -> None:
     assert world.content() == {d: [2] for d in DAYS}
 
 
-def test_after_its_window_a_release_stays(world: World, second: str) -> None:
+def test_a_release_cannot_be_rolled_back_after_its_window(world: World, second: str) -> None:
     world.clock.advance(dt.timedelta(days=30) - dt.timedelta(seconds=1))
     world.rollback().plan(second)
     world.clock.advance(dt.timedelta(seconds=1))
@@ -210,7 +210,7 @@ def test_a_republished_release_goes_back_by_its_new_name_only(world: World, seco
     assert world.ledger.unit(done.unit).state is UnitState.rolled_back
 
 
-def test_days_that_the_release_has_not_are_refused(world: World, second: str) -> None:
+def test_days_outside_the_release_are_refused(world: World, second: str) -> None:
     with pytest.raises(RollbackError, match="does not have sales 2026-01-08"):
         world.rollback().plan(second, frozenset({day(7)}))
 
@@ -274,7 +274,7 @@ def with_a_ledger_from_a_backup(world: World) -> tuple[World, str, str]:
     return World(world.folder, world.described, 5000), first, second
 
 
-def test_what_a_ledger_from_a_backup_has_lost_comes_before_what_is_released_next(world: World) -> None:
+def test_releases_that_a_restored_ledger_has_lost_come_before_the_next_release(world: World) -> None:
     restored, first, second = with_a_ledger_from_a_backup(world)
     third = restored.released({d: [3] for d in DAYS})
     assert [r.manifest.release for r in restored.ledger.releases()] == [third, second, first]
@@ -284,7 +284,7 @@ def test_what_a_ledger_from_a_backup_has_lost_comes_before_what_is_released_next
     restored.close()
 
 
-def test_what_a_ledger_from_a_backup_has_lost_is_waited_for(world: World) -> None:
+def test_a_release_waits_for_those_that_a_restored_ledger_has_lost(world: World) -> None:
     """Somebody held the table's lock: the release went on without what was lost, which nobody looked for again."""
     restored, first, second = with_a_ledger_from_a_backup(world)
     held = threading.Event()

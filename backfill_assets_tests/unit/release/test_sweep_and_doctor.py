@@ -40,7 +40,7 @@ def test_nothing_is_swept_inside_the_window(world: World) -> None:
     assert [s.paths for s in world.sweep().execute()] == [()]
 
 
-def test_superseded_files_are_swept_after_it_and_readers_notice_nothing(world: World) -> None:
+def test_superseded_files_are_swept_after_the_window_and_readers_notice_nothing(world: World) -> None:
     world.released({d: [1] for d in DAYS})
     world.clock.advance(HOUR)
     world.released({d: [2] for d in DAYS})
@@ -80,7 +80,7 @@ def test_a_discarded_unit_is_swept_after_the_grace(world: World) -> None:
     assert stored(world) == set()
 
 
-def test_a_running_attempt_keeps_its_folder_and_not_its_neighbours(world: World) -> None:
+def test_a_running_attempt_keeps_its_own_folder_only(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     attempt = world.ledger.start_attempt(unit.id, "sales", DAYS, "run", LEASE)
     write_shadow(world.homes["sales"], attempt.folder, rows_of({day(0): [1]}))
@@ -165,7 +165,7 @@ def test_a_foreign_writer_is_found(world: World) -> None:
     assert "version 2" in finding.what
 
 
-def test_a_release_that_the_ledger_lacks_is_found(world: World, tmp_path: Path) -> None:
+def test_a_release_missing_in_the_ledger_is_found(world: World, tmp_path: Path) -> None:
     world.released({d: [1] for d in DAYS})
     world.close()
     (tmp_path / "ledger.db").unlink()
@@ -176,7 +176,7 @@ def test_a_release_that_the_ledger_lacks_is_found(world: World, tmp_path: Path) 
     fresh.close()
 
 
-def test_a_release_that_the_delta_log_lacks_is_found(world: World, tmp_path: Path) -> None:
+def test_a_release_missing_in_the_delta_log_is_found(world: World, tmp_path: Path) -> None:
     world.released({d: [1] for d in DAYS})
     log = world.homes["sales"] / "_delta_log"
     (log / f"{1:020}.json").unlink()

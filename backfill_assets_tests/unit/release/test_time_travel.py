@@ -28,7 +28,7 @@ def travel(world: World) -> TimeTravel:
     return TimeTravel(world.warehouse())
 
 
-def test_a_release_is_the_whole_table_as_it_was_right_after_it(world: World) -> None:
+def test_a_release_is_the_complete_table_right_after_it(world: World) -> None:
     first = world.released({day(0): [1], day(1): [2]})
     second = world.released({day(0): [10]})
     world.released({day(2): [30]})
@@ -54,7 +54,7 @@ def test_it_says_until_when_a_version_is_kept(world: World) -> None:
     assert (found.released_at, found.kept_until) == (START, START + KEPT)
 
 
-def test_an_unknown_release_is_refused_with_those_that_there_are(world: World) -> None:
+def test_an_unknown_release_is_refused_with_the_known_ones(world: World) -> None:
     release = world.released({day(0): [1]})
     with pytest.raises(UnitError, match=rf"no release 'r_9999'.*{release}"):
         travel(world).to_release("sales", "r_9999")
@@ -80,7 +80,7 @@ def test_a_release_that_never_was_committed_is_refused(world: World) -> None:
         travel(world).to_release("sales", intent)
 
 
-def test_a_commit_that_the_ledger_has_not_heard_of_is_found_in_the_log(world: World) -> None:
+def test_a_commit_that_the_ledger_does_not_know_is_found_in_the_log(world: World) -> None:
     unit = world.open_unit({"sales": [day(1)]})
     world.build(unit, "sales", {day(1): [2]})
     with pytest.raises(Died):
@@ -90,7 +90,7 @@ def test_a_commit_that_the_ledger_has_not_heard_of_is_found_in_the_log(world: Wo
     assert travel(world).to_release("sales", record.manifest.release).version == world.tables["sales"].version()
 
 
-def test_a_version_can_be_read_until_its_time_is_over_however_often_somebody_sweeps(world: World) -> None:
+def test_a_version_can_be_read_until_its_time_is_over_however_often_the_sweep_runs(world: World) -> None:
     first = world.released({day(0): [1], day(1): [2]})
     world.released({day(0): [10]})
     before = travel(world).to_release("sales", first).version

@@ -82,7 +82,7 @@ def test_days_that_came_after_the_release_are_no_drift(campaigns: World) -> None
     assert seen.drifted == ()
 
 
-def test_a_drift_is_told_with_the_command_that_undoes_the_release_and_until_when(campaigns: World) -> None:
+def test_a_drift_is_reported_with_the_command_that_undoes_the_release_and_until_when(campaigns: World) -> None:
     release = corrected(campaigns, **EXPECTED)
     campaigns.released({DAYS[1]: [40]})
     seen = watcher(campaigns).watch(release)
@@ -98,7 +98,7 @@ def test_a_drift_is_told_with_the_command_that_undoes_the_release_and_until_when
     assert f"until 2026-03-31 12:00 UTC with: {seen.rollback}" in text
 
 
-def test_whoever_hears_of_the_publication_hears_of_its_drift(campaigns: World) -> None:
+def test_receivers_of_the_publication_are_notified_of_its_drift(campaigns: World) -> None:
     release = corrected(campaigns, **EXPECTED | {"notify": {"webhook": "env:HOOK", "on": ["published"]}})
     campaigns.released({DAYS[1]: [40]})
     watcher(campaigns).watch(release)
@@ -106,13 +106,13 @@ def test_whoever_hears_of_the_publication_hears_of_its_drift(campaigns: World) -
     assert "have drifted" in campaigns.post.sent[-1][1]
 
 
-def test_a_drift_within_the_tolerance_is_none(campaigns: World) -> None:
+def test_a_drift_within_the_tolerance_is_not_reported(campaigns: World) -> None:
     release = corrected(campaigns, **EXPECTED)
     campaigns.released({DAYS[1]: [12]})
     assert watcher(campaigns).watch(release).drifted == ()
 
 
-def test_after_the_window_there_is_no_way_back_to_offer(campaigns: World) -> None:
+def test_no_rollback_is_offered_after_the_window(campaigns: World) -> None:
     release = corrected(campaigns, **EXPECTED)
     campaigns.released({DAYS[1]: [40]})
     campaigns.clock.advance(dt.timedelta(days=30))

@@ -139,7 +139,7 @@ def test_the_sentence_names_measure_dimension_values_and_shares() -> None:
     assert said(("A", "1"), ("B", "1")) == ("the revenue change is spread over the rows; no dimension explains it")
 
 
-def test_measures_and_datasets_are_told_apart_and_what_did_not_move_is_left_out() -> None:
+def test_measures_and_datasets_are_distinguished_and_unmoved_ones_are_left_out() -> None:
     rows = [({"store": "s1"}, Decimal(1)), ({"store": "s2"}, Decimal(0))]
     still = comparison(DAY, [({"store": "s1"}, Decimal(0))], "tax")
     other = DayComparison("costs", DAY, 1, 1, 2, {"cost": Decimal(3)})

@@ -73,7 +73,7 @@ def test_the_sentence_names_level_check_day_found_and_expected(kind: CheckKind) 
     )
 
 
-def test_a_check_that_is_declared_no_more_counts_as_structural() -> None:
+def test_a_check_that_is_no_longer_declared_counts_as_structural() -> None:
     (concern,) = of_verdicts(failing("old_check"), {})
     assert concern.level is Level.structural
 
@@ -129,14 +129,14 @@ def test_missing_and_stale_days_are_counted_with_the_first_and_why() -> None:
     )
 
 
-def test_good_news_tell_days_checks_certificates_golden_sources_and_what_it_waits_for() -> None:
+def test_a_good_verdict_counts_days_checks_certificates_golden_sources_and_says_what_it_waits_for() -> None:
     assert sentence((), pending="ab" * 32, proofs={"trips": 1}, golden=2) == (
         "Ready to publish: 1 of 1 day pass all 3 checks; nothing was published for these days before; recomputing 1 of 1 day gives "
         "the same rows; 2 golden sources agree; waits for an approval of evidence abababababab."
     )
 
 
-def test_after_a_rollback_days_that_were_rewritten_since_are_not_said_to_be_as_before() -> None:
+def test_days_that_were_rewritten_after_a_rollback_are_not_called_as_before() -> None:
     back, read_again = (replace(DAYS[0], state=state) for state in (DayState.rolled_back, DayState.rewritten))
     assert sentence((), (back, back, read_again), state=UnitState.rolled_back) == (
         "Rolled back: readers see 2 days as they were before; 1 day rewritten since."
@@ -153,7 +153,7 @@ def series(metric: str, *figures: tuple[int | None, int | None]) -> Series:
     return Series("trips", metric, MetricChange("trips", metric, len(known), moved, ()), tuple(points))
 
 
-def test_days_that_had_no_row_are_told_although_no_metric_of_the_others_changes() -> None:
+def test_days_that_had_no_row_are_reported_although_no_metric_of_the_others_changes() -> None:
     observed = (series("row_count", (2, 2), (None, 4), (0, 4)), series("fare", (10, 10), (None, 40), (None, 40)))
     assert "no metric" not in sentence((), series=observed)
     assert "; 2 of 3 days had no published row before." in sentence((), series=observed)
@@ -168,7 +168,7 @@ def test_a_metric_that_comes_from_nothing_or_goes_to_nothing_is_named() -> None:
     assert "no metric changes" in sentence((), series=(rows, series("refunds", (0, 0), (None, None), (5, 5))))
 
 
-def test_what_refuses_a_campaign_with_good_evidence_makes_it_not_ready_and_a_shut_window_is_told() -> None:
+def test_reasons_that_refuse_a_campaign_make_it_not_ready_and_a_closed_window_is_reported() -> None:
     judged = judge_unit(
         Grounds(UnitState.open, DAYS, (), (), (), (), refusals=("it is stopped.", "its file has moved"))
     )
@@ -178,6 +178,6 @@ def test_what_refuses_a_campaign_with_good_evidence_makes_it_not_ready_and_a_shu
     assert sentence((), later="the window opens at 22:00").endswith("; but not now: the window opens at 22:00.")
 
 
-def test_a_recomputation_is_told_with_its_days_and_with_the_datasets_that_lack_one() -> None:
+def test_a_recomputation_is_reported_with_its_days_and_the_datasets_without_one() -> None:
     days = tuple(replace(DAYS[0], dataset=name) for name in ("orders", "trips"))
     assert "; recomputing 1 of 2 days gives the same rows (none of orders)." in sentence((), days, proofs={"trips": 1})

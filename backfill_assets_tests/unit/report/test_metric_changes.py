@@ -31,7 +31,7 @@ def of(metric: str, *days: DayEvidence) -> MetricChange:
     return found
 
 
-def test_the_range_of_a_change_stands_beside_its_promise() -> None:
+def test_the_range_of_a_change_is_shown_beside_its_promise() -> None:
     days = evidence(DAY, fare="240"), evidence(DAY + dt.timedelta(1), fare="245.49")
     found = of("fare", *days)
     assert (found.dataset, found.days, str(found.range)) == ("trips", 2, "-4.1917% to -2%")
@@ -59,7 +59,7 @@ def test_a_day_with_nothing_to_compare_with_is_not_counted() -> None:
     assert of("fare", new, evidence(DAY, fare="240")).days == 1
 
 
-def test_what_floating_point_sums_differ_by_is_no_change_and_a_huge_one_can_be_shown() -> None:
+def test_rounding_of_floating_point_sums_is_no_change_and_a_huge_change_can_be_shown() -> None:
     assert str(of("fare", evidence(DAY, fare="250.50000000000003")).range) == "unchanged"
     assert str(of("fare", evidence(DAY, fare="1e40")).range).startswith("+399")
     assert str(of("fare", evidence(DAY, fare="250.5001")).range) == "+0% to +0.0001%"

@@ -90,7 +90,7 @@ def test_a_batch_spreads_its_time_over_its_days_and_percentiles_are_those_of_day
     assert seconds_per_partition("trips", [UNIT], slow) == SecondsPerPartition(0.9, 20.0, 23)
 
 
-def test_only_backfills_that_are_done_and_only_their_shadows_are_timed() -> None:
+def test_only_finished_shadow_attempts_of_backfills_are_timed() -> None:
     live = replace(UNIT, id="u_live", live=True)
     others = [
         attempt(900.0, unit="u_live"),
@@ -124,7 +124,7 @@ def test_a_watermark_and_its_lag_behind_the_newest_day_that_is_over(
     assert (found.newest, found.gap_free, found.lag_days, found.lag_hours) == expected
 
 
-def test_a_closed_history_is_never_late_once_it_is_whole() -> None:
+def test_a_closed_history_is_never_late_once_it_is_complete() -> None:
     assert watermark(with_calendar(end="2024-03-10"), DAYS, NOON) == Watermark(DAYS[9], DAYS[9], DAYS[9], 0, 0.0)
 
 
@@ -153,7 +153,7 @@ def test_before_the_first_day_is_over_nothing_is_due() -> None:
     assert watermark(with_calendar(), (), NOON - 30 * 24 * HOUR) == Watermark(None, None, None, None, None)
 
 
-def test_the_last_success_is_the_newest_release_that_still_stands() -> None:
+def test_the_last_success_is_the_newest_release_that_is_still_in_force() -> None:
     old, new, undone = release("r_1", NOON - 9 * HOUR), release("r_2", NOON - 5 * HOUR), release("r_3", NOON - HOUR)
     standing = {day: (old if day < DAYS[5] else new).manifest for day in DAYS}
     found = dataset_metrics(published(records=[undone, new, old], standing=standing), NOON)
@@ -215,7 +215,7 @@ def test_a_campaign_waits_since_the_first_run_that_gave_up_after_its_last_batch(
 @pytest.mark.parametrize(
     ("phase", "state"), [(Phase.paused, AttemptState.done), (Phase.running, AttemptState.running)], ids=str
 )
-def test_a_campaign_that_is_paused_or_at_work_waits_for_nothing(phase: Phase, state: AttemptState) -> None:
+def test_a_paused_or_running_campaign_waits_for_nothing(phase: Phase, state: AttemptState) -> None:
     journal = [entry(Action.launched, 0), entry(Action.waits, 1, "live runs")]
     found = campaign_metrics(a_campaign(phase), CampaignState.running, 1, [attempt(60, state=state)], journal)
     assert (found.waiting_since, found.waiting_for, found.gave_up) == (None, "", 1)

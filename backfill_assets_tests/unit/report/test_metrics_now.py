@@ -41,7 +41,7 @@ def test_figures_are_those_of_what_is_published_now(world: World) -> None:
     assert (found.rows, found.duplicate_keys) == (4, 0)
 
 
-def test_of_named_days_alone_is_read_what_was_checked(world: World) -> None:
+def test_only_checks_of_the_named_days_are_read(world: World) -> None:
     world.released({day(0): [1, 2], day(1): [1, 2, 3]})
     found = metrics(world).of("sales", [day(1)])
     assert (found.published, found.rows) == (2, 3)
@@ -77,7 +77,7 @@ def test_open_units_are_listed_until_they_are_released(world: World) -> None:
     assert metrics(world).of("sales").open_units == ()
 
 
-def test_a_campaign_goes_from_running_over_validated_and_approved_to_published(campaigns: World) -> None:
+def test_a_campaign_goes_from_running_through_validated_and_approved_to_published(campaigns: World) -> None:
     campaign, unit = campaigns.launched()
     observed = []
 
@@ -103,7 +103,7 @@ def test_a_campaign_goes_from_running_over_validated_and_approved_to_published(c
     ]  # fmt: skip
 
 
-def test_a_planned_campaign_has_all_before_it_and_a_stale_one_is_called_so(campaigns: World) -> None:
+def test_a_planned_campaign_has_no_day_done(campaigns: World) -> None:
     campaigns.planned({"sales": DAYS})
     (found,) = metrics(campaigns).all().campaigns
     assert (found.campaign, found.state, found.days_done, found.days_total) == (NAME, "planned", 0, 3)
@@ -116,7 +116,7 @@ def test_a_campaign_whose_days_went_stale_is_called_stale(campaigns: World) -> N
     assert found.state == "stale"
 
 
-def test_a_campaign_before_a_shut_gate_says_since_when_and_for_what(campaigns: World) -> None:
+def test_a_campaign_at_a_closed_gate_says_since_when_and_for_what(campaigns: World) -> None:
     campaign, _ = campaigns.launched()
     campaigns.clock.advance(HOUR)
     since = campaigns.clock.now()
@@ -127,7 +127,7 @@ def test_a_campaign_before_a_shut_gate_says_since_when_and_for_what(campaigns: W
     assert metrics(campaigns).all().campaigns[0].waiting_since is None
 
 
-def test_every_dataset_is_there_by_name(two: World) -> None:
+def test_every_dataset_is_listed_by_name(two: World) -> None:
     two.released({day(0): [1]}, "sales")
     found = metrics(two).all()
     assert [(one.dataset, one.published) for one in found.datasets] == [("orders", 0), ("sales", 1)]

@@ -98,7 +98,7 @@ def shown(wish: Wish) -> tuple[Review, str, Page]:
         (Wish(days=40, state=UnitState.rolled_back), Outcome.rolled_back, "Rolled back 2026-03-01 12:00 UTC by ben"),
     ],
 )
-def test_the_verdict_stands_on_top_in_one_sentence(wish: Wish, outcome: Outcome, words: str) -> None:
+def test_the_verdict_is_on_top_in_one_sentence(wish: Wish, outcome: Outcome, words: str) -> None:
     review, _, page = shown(wish)
     assert review.judgement.outcome is outcome
     assert words in review.judgement.sentence
@@ -152,7 +152,7 @@ def test_tables_have_sums_of_old_new_and_source_with_their_difference_for_what_a
         assert f'<td class="n">{month.sums.old:,.0f}</td>' in html
 
 
-def test_a_sum_that_is_known_of_some_days_only_or_is_no_number_has_no_difference() -> None:
+def test_a_sum_that_is_known_for_some_days_only_or_is_no_number_has_no_difference() -> None:
     def sums(*points: Point) -> Sums:
         return metrics_of([Series("trips", "fare", None, points, adds_up=True)])[0].sums
 
@@ -170,7 +170,7 @@ def test_a_point_shows_its_source_and_its_difference() -> None:
     assert {"delta", "source"} <= {tip["title"] for tip in spec["layer"][-1]["encoding"]["tooltip"]}
 
 
-def test_a_metric_that_comes_from_nothing_is_said_to_have_moved() -> None:
+def test_a_metric_that_comes_from_nothing_counts_as_moved() -> None:
     (row,) = metrics_of([Series("trips", "refunds", None, (Point(START, Decimal(0), Decimal(9)),))])
     assert row.moved
 
@@ -271,7 +271,7 @@ def test_a_review_without_anything_built_has_a_page(tmp_path: Path) -> None:
     assert "not checked" in page.text
 
 
-def test_page_and_json_lie_in_the_units_folder_whole(tmp_path: Path) -> None:
+def test_page_and_json_are_complete_in_the_units_folder(tmp_path: Path) -> None:
     review = sample_review(Wish(days=5))
     reports = Reports(tmp_path / "reports", "https://reports.example.org/all/")
     path = reports.write(review)
@@ -285,7 +285,7 @@ def test_page_and_json_lie_in_the_units_folder_whole(tmp_path: Path) -> None:
     assert reports.address(elsewhere) == ""
 
 
-def test_a_folder_that_cannot_be_written_to_and_a_unit_that_leads_elsewhere_are_refused(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_and_a_unit_outside_of_it_are_refused(tmp_path: Path) -> None:
     review = sample_review(Wish(days=3))
     (tmp_path / "file").write_text("")
     with pytest.raises(LayoutError, match=r"cannot be written to .*--out"):

@@ -80,7 +80,7 @@ def test_after_the_release_it_is_read_from_the_delta_log(world: World) -> None:
     assert {d.state for d in review.days} == {DayState.published}
 
 
-def test_a_commit_that_touched_another_day_is_told_by_the_structural_level(world: World) -> None:
+def test_a_commit_that_touched_another_day_is_reported_at_the_structural_level(world: World) -> None:
     unit = built(world, 1, 2)
     world.publisher().release(unit.id)
     write_deltalake(world.homes["sales"], rows_of({day(3): [9]}), mode="append", partition_by=["day"])
@@ -94,7 +94,7 @@ def test_a_commit_that_touched_another_day_is_told_by_the_structural_level(world
     assert f"outside of its days, {day(3)} differ before and after" in concern.found
 
 
-def test_after_a_rollback_it_says_who_took_it_back_and_why(world: World) -> None:
+def test_it_says_after_a_rollback_who_took_it_back_and_why(world: World) -> None:
     unit = built(world, 1, 2)
     release = world.publisher().release(unit.id).releases["sales"]
     back = world.rollback().execute(release, "finance saw a gap")
@@ -108,7 +108,7 @@ def test_after_a_rollback_it_says_who_took_it_back_and_why(world: World) -> None
     assert all(reach.held for reach in review.reaches)
 
 
-def test_days_that_a_later_release_has_rewritten_are_told(world: World) -> None:
+def test_days_that_a_later_release_has_rewritten_are_reported(world: World) -> None:
     unit = built(world, 1, 2)
     world.publisher().release(unit.id)
     world.released({day(2): [7]})
@@ -204,7 +204,7 @@ def test_a_unit_that_was_given_up_says_so(world: World) -> None:
     assert review.reaches == ()
 
 
-def test_a_step_that_a_check_has_judged_is_not_told_twice() -> None:
+def test_a_step_that_a_check_has_judged_is_not_reported_twice() -> None:
     numbers = {d: Decimal(100 + d.day % 3) for d in day_range(day(0), day(40))}
     points = tuple(
         Point(d, old, old * 3 if d >= day(31) else old, inside=d >= day(20)) for d, old in numbers.items()
@@ -218,7 +218,7 @@ def test_a_step_that_a_check_has_judged_is_not_told_twice() -> None:
     assert [seam for seam in all_seams(series, judged) if seam.introduced] == []
 
 
-def test_days_published_anew_after_a_rollback_are_told_and_nothing_is_offered_that_would_be_refused(
+def test_days_published_again_after_a_rollback_are_reported_and_no_refused_command_is_offered(
     world: World,
 ) -> None:
     unit = built(world, 1, 2)
@@ -263,7 +263,7 @@ def test_a_campaign_that_the_guard_refuses_is_not_ready_and_its_publication_is_n
     assert [c.text for c in review.commands] == [f"backfill discard {NAME}"]
 
 
-def test_a_shut_window_does_not_make_a_campaign_unready_but_is_told(campaigns: World) -> None:
+def test_a_closed_window_does_not_make_a_campaign_unready_but_is_reported(campaigns: World) -> None:
     campaigns.approved(publish_window=["22:00-04:00"])
     review = guarded(campaigns).of(NAME)
     assert review.judgement.outcome is Outcome.ready
@@ -271,7 +271,7 @@ def test_a_shut_window_does_not_make_a_campaign_unready_but_is_told(campaigns: W
     assert review.commands[0].text == f"backfill publish {NAME}"
 
 
-def test_neither_the_folder_of_the_specification_nor_the_machines_of_batches_are_told(campaigns: World) -> None:
+def test_the_folder_of_the_specification_and_the_machines_of_batches_are_left_out(campaigns: World) -> None:
     campaign, _ = campaigns.validated()
     review = reviews(campaigns).of(NAME)
     assert (

@@ -20,13 +20,13 @@ def test_an_object_store_is_refused_with_reason_and_remedy(scheme: str) -> None:
     assert "docs/storage.md" in observed
 
 
-def test_of_s3_the_settings_that_would_be_needed_are_named() -> None:
+def test_the_settings_that_s3_would_need_are_named() -> None:
     assert "DynamoDB" in refused_url("s3://bucket/lake")
     assert "conditional puts" in refused_url("s3a://bucket/lake")
 
 
 @pytest.mark.parametrize("text", ["/data/lake", "file:///data/lake", "lake", "ftp://host/lake"])
-def test_what_is_no_object_store_is_not_called_one(text: str) -> None:
+def test_a_path_that_is_no_object_store_is_not_called_one(text: str) -> None:
     assert refused_url(text) == ""
 
 
@@ -44,7 +44,7 @@ def test_a_folder_beside_such_a_mount_or_below_another_one_in_it_is_fine() -> No
     assert refused_mount(LAKE / "disk" / "warehouse", mounts) == ""
 
 
-def test_of_two_mounts_at_one_point_the_later_counts() -> None:
+def test_the_later_of_two_mounts_at_one_point_counts() -> None:
     bucket, disk = Mount(LAKE, "bucket", "fuse.gcsfuse"), Mount(LAKE, "/dev/sdb1", "xfs")
     assert refused_mount(LAKE, [ROOT, bucket, disk]) == ""
     assert refused_mount(LAKE, [ROOT, disk, bucket]) != ""

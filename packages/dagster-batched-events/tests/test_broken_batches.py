@@ -127,7 +127,7 @@ def test_a_commit_that_fails_leaves_each_event_once(
     assert indexed(instance) == MONTH[:3]
 
 
-def test_what_the_index_refuses_together_is_indexed_one_by_one(
+def test_events_that_the_index_refuses_together_are_indexed_one_by_one(
     instance: dg.DagsterInstance, caplog: pytest.LogCaptureFixture
 ) -> None:
     with instance.event_log_storage.index_connection() as connection:  # type: ignore[attr-defined]
@@ -140,7 +140,7 @@ def test_what_the_index_refuses_together_is_indexed_one_by_one(
     assert len(instance.event_log_storage.get_records_for_run("run").records) == 5
 
 
-def test_a_batch_that_dagster_stores_again_one_by_one_stands_there_once(
+def test_a_batch_that_dagster_stores_again_one_by_one_is_stored_once(
     instance: dg.DagsterInstance, broken: Break
 ) -> None:
     broken(BatchedEvents, "_index", RuntimeError("database is locked"))
@@ -226,7 +226,7 @@ def test_a_worker_killed_in_mid_batch_leaves_a_usable_storage(observed: Observed
     observed.found("both databases are whole, show what the log of the run has, and take the events of the retry")
 
 
-def test_who_reads_on_from_the_newest_event_misses_none_of_a_batch_in_postgres(
+def test_a_reader_that_continues_from_the_newest_event_misses_none_of_a_batch_in_postgres(
     on_postgres: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken, seen = threading.Event(), threading.Event()

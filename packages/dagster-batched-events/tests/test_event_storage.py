@@ -106,7 +106,7 @@ def test_a_run_shows_the_same_in_postgres(tmp_path: Path, postgres_url: str) -> 
     assert "FAILED" in str(stock["history"])
 
 
-def test_a_webserver_answers_at_once_after_postgres_was_restarted(tmp_path: Path) -> None:
+def test_a_webserver_answers_immediately_after_postgres_was_restarted(tmp_path: Path) -> None:
     with postgres.cluster() as url, open_instance(tmp_path / "home", batched_postgres(url)) as instance:
         instance.optimize_for_webserver(statement_timeout=9_000, pool_recycle=3600, max_overflow=5)
 
@@ -211,7 +211,7 @@ def test_threads_do_not_wait_for_each_other(instance: dg.DagsterInstance) -> Non
     assert len(instance.fetch_materializations(SHADOW, limit=999).records) == 4 * len(MONTH)
 
 
-def test_a_watcher_is_told_of_events_that_another_storage_writes(instance: dg.DagsterInstance, home: Path) -> None:
+def test_a_watcher_is_notified_of_events_that_another_storage_writes(instance: dg.DagsterInstance, home: Path) -> None:
     instance.report_engine_event("first", run_id="run", job_name="job")
     observed: list[str] = []
     instance.event_log_storage.watch("run", None, lambda entry, _cursor: observed.append(entry.message))  # type: ignore[arg-type]

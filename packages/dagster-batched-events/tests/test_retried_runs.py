@@ -84,7 +84,7 @@ def test_with_the_storage_of_dagster_it_does_not_wait(instances: Any, tmp_path: 
     assert looks_while_it_fails(instances(stock_sqlite(tmp_path)), None) == [(True, True)]
 
 
-def test_what_is_not_retried_is_not_waited_for(instances: Any, tmp_path: Path) -> None:
+def test_a_run_that_is_not_retried_is_not_waited_for(instances: Any, tmp_path: Path) -> None:
     instance = instances(batched_sqlite(tmp_path))
 
     assert looks_while_it_fails(instance, RunFailureReason.STEP_FAILURE) == [(True, True)]

@@ -33,7 +33,7 @@ def engine_environment(warehouse: Path) -> dict[str, str]:
     return {
         "BACKFILL_ASSETS_STATE": str(warehouse.parent),
         "BACKFILL_ASSETS_WAREHOUSE": str(warehouse),
-        "BACKFILL_ASSETS_SPARK_MEMORY": "3g",  # several tests at once, each with tables that Delta keeps
+        "BACKFILL_ASSETS_SPARK_MEMORY": "3g",  # several tests at the same time, each with tables that Delta keeps
     }
 
 
@@ -45,7 +45,7 @@ def engine_settings(warehouse: Path, **variables: str) -> Settings:
 
 @pytest.fixture(scope="session")
 def spark_server() -> SparkServer:
-    """The server of this run, which ends with it; whoever comes first starts it."""
+    """The server of this run, which ends with it; the first process starts it."""
     server = SparkServer(engine_settings(shared_folder() / "engine" / "warehouse"))
     server.ensure()
     return server
@@ -86,7 +86,7 @@ def works(server: SparkServer) -> bool:
 
 
 def java_processes(warehouse: Path) -> list[psutil.Process]:
-    """Give the Spark servers of this machine that belong to `warehouse`, told by their command line."""
+    """Give the Spark servers of this machine that belong to `warehouse`, by their command line."""
     marker = str(warehouse / "_engine" / "spark.properties")
     found = []
     for process in psutil.process_iter(["cmdline"]):
@@ -97,7 +97,7 @@ def java_processes(warehouse: Path) -> list[psutil.Process]:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """A port of this machine on which no process listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -107,9 +107,9 @@ def free_port() -> int:
 def somebody_elses_server(
     settings: Settings, folder: Path, configuration: Mapping[str, str], url: str = ""
 ) -> Iterator[str]:
-    """A server beside the embedded one, in a folder of its own, with settings that come over the project's; its URL.
+    """A server beside the embedded one, in a folder of its own, with settings that override the project's; gives its URL.
 
-    `url` is one that another server had; without it, the server has a port and a token of its own.
+    `url` is that of a former server; without it, the server has a port and a token of its own.
     """
     port = (url and Endpoint.remote(url).port) or free_port()
     token = (url and Endpoint.remote(url).token) or secrets.token_urlsafe(32)
@@ -129,15 +129,15 @@ def somebody_elses_server(
 
 @contextlib.contextmanager
 def held_at(file: Path, pid: int) -> Iterator[None]:
-    """While the block lasts, a process stands still before it reads the file; the block begins once it does (Linux)."""
+    """Within the block, a process is paused before it reads the file; the block begins once it waits (Linux)."""
     aside = file.with_suffix(".aside")
     file.rename(aside)
-    os.mkfifo(file)  # whoever opens it to read waits for somebody who opens it to write
+    os.mkfifo(file)  # a process that opens it to read waits for one that opens it to write
     try:
         wait_for(lambda: _opens_a_pipe(pid), f"process {pid} to read {file}", 600)
         yield
     finally:
-        with contextlib.suppress(OSError):  # nobody waits any more
+        with contextlib.suppress(OSError):  # no process waits any more
             os.close(os.open(file, os.O_WRONLY | os.O_NONBLOCK))
         aside.replace(file)
 

@@ -1,6 +1,6 @@
 """Which fault is injected by which test, and how it ends: the table of `docs/reliability-faults.md`.
 
-Written by `python -m backfill_assets_tests.faults`; a test holds it to the tests that there are.
+Written by `python -m backfill_assets_tests.faults`; a test compares it with the existing tests.
 """
 
 from __future__ import annotations
@@ -508,7 +508,7 @@ def document() -> str:
 
 
 def runs_in(fault: Fault) -> str:
-    """What of a fault `make test` injects, in words."""
+    """Which part of a fault `make test` injects, in words."""
     runs = {run_of(test) for test in fault.tests}
     if len(runs) == 1:
         return runs.pop()

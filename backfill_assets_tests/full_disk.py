@@ -19,7 +19,7 @@ NO_DISK = f"the full disk is {LIMITED}, as no tmpfs can be mounted (as root with
 
 @contextmanager
 def small_disk() -> Iterator[tuple[Path, str]]:
-    """A folder on a disk of 16 MB that is its own, or on any disk where this user may not mount one; and what it is."""
+    """A folder on a disk of 16 MB of its own, or on any disk if this user may not mount one; and which of the two it is."""
     with tempfile.TemporaryDirectory() as folder:
         mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder]
         if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
@@ -33,10 +33,10 @@ def small_disk() -> Iterator[tuple[Path, str]]:
 
 @contextmanager
 def full(folder: Path, kind: str, pid: int | None = None, pages: int = 0) -> Iterator[None]:
-    """The time in which nothing more can be written below a folder.
+    """Within this block, nothing more can be written below a folder.
 
-    Without a disk of its own, only this process cannot write, or the one with this number. A tmpfs has room for some
-    pages yet.
+    Without a disk of its own, only this process cannot write, or the one with this number. A tmpfs still has room for
+    some pages.
     """
     if kind != TMPFS:
         with _limited(pid):
@@ -57,7 +57,7 @@ def full(folder: Path, kind: str, pid: int | None = None, pages: int = 0) -> Ite
 
 @contextmanager
 def _limited(pid: int | None) -> Iterator[None]:
-    """The time in which a process can write nothing to any file."""
+    """Within this block, a process can write nothing to any file."""
     limit: Callable[..., tuple[int, int] | None] = partial(resource.setrlimit, resource.RLIMIT_FSIZE)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     if pid is not None:

@@ -1,6 +1,6 @@
 """What must not change while code moves: hashes, ledger rows, texts, commands, what they print, Dagster's names.
 
-`python -m backfill_assets_tests.golden_values` writes them anew. Do so in a commit of its own that says why they change.
+`python -m backfill_assets_tests.golden_values` writes them again. Do so in a commit of its own that says why they change.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _PACKAGE: Final = Path(inspect.getfile(backfill_assets)).parent
 
 
 def hashes() -> dict[str, object]:
-    """The hashes that evidence, approvals and releases hang on, and the JSON that is kept."""
+    """The hashes on which evidence, approvals and releases depend, and the stored JSON."""
     plan, manifest = a_plan(a_specification()), a_manifest("r_1", march(1, 2))
     contract = a_specification().contract(("flights",))
     narrowed = a_manifest("r_2", march(1), kind=ReleaseKind.rollback)
@@ -81,7 +81,7 @@ def hashes() -> dict[str, object]:
 
 
 def ledger(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """All rows of a ledger that was told one thing of each kind, as the database has them."""
+    """All rows of a ledger with one record of each kind, as they are in the database."""
     url = f"sqlite:///{folder / 'ledger.db'}"
     observed, days = open_ledger(url, FixedClock(NOON)), march(1, 3)
     unit = observed.assign(a_launch(days), a_unit(days, contract=a_specification().contract(("flights",))))
@@ -113,12 +113,12 @@ def texts() -> list[str]:
 
 
 def commands() -> dict[str, Any]:
-    """Every command with its help and all its parameters; not as printed, for that hangs on the terminal."""
+    """Every command with its help and all its parameters; not as printed, because that depends on the terminal."""
     return _described(typer.main.get_command(app))
 
 
 def printed(house: House) -> dict[str, Any]:
-    """What commands print for programs, of a house where a campaign was published, rolled back, and a plain unit stands open."""
+    """What commands print for programs, of a house where a campaign was published and rolled back, and a plain unit is open."""
     world = house.world
     _, unit = world.approved(approval={"required": True, "by": ["finance-controller"]})
     world.release().publish(NAME)
@@ -142,7 +142,7 @@ def dagster_names() -> dict[str, Any]:
 
 @contextmanager
 def a_house() -> Iterator[House]:
-    """A house whose clock stands still, and which commands open."""
+    """A house with a stopped clock, which commands open."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as environ:
         house = House(Path(folder), environ)
         environ.setattr(SystemClock, "now", lambda _: house.world.clock.now())
@@ -166,7 +166,7 @@ def all_of() -> dict[str, object]:
 
 
 def as_text(value: object) -> str:
-    """A golden value as its file has it."""
+    """A golden value as it is in its file."""
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, default=str) + "\n"
 
 

@@ -1,7 +1,7 @@
-"""Small changes of Python source that make a program behave differently: where they are possible, and the text after one.
+"""Small changes of Python source that make a program behave differently: where they are possible, and the text after each.
 
-Each change is one span of the text, found by its place in the syntax tree, so everything else keeps its formatting. Left out
-is what nobody would call a bug of behaviour: annotations, messages, log lines, decorators, sizes chosen for speed.
+Each change is one span of the text, found by its place in the syntax tree, so everything else keeps its formatting. Changes
+that are no bug of behaviour are left out: annotations, messages, log lines, decorators, sizes chosen for speed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _SETS: Final = {"&": "|", "|": "&", "-": "&", "&=": "|=", "|=": "&=", "-=": "&="
 _FUNCTIONS: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _EMPTY: Final = {"str": '""', "int": "0", "tuple": "()", "list": "[]", "dict": "{}", "Sequence": "()", "Mapping": "{}"}
 _SHOWS: Final = {"__repr__", "__str__", "__rich__"}
-# How long, how much at once, how wide: another number makes a program slower or a table wider, not wrong.
+# Times, batch sizes, widths: another number makes a program slower or a table wider, not wrong.
 _TUNING: Final = re.compile(
     r"timeout|seconds|minutes|wait|delay|poll|interval|backoff|retr|size|chunk|buffer|cache|width|height|padding|indent"
     r"|workers|threads|font|opacity|stacklevel",
     re.IGNORECASE,
 )
-# Flags that guard against errors of programmers, or that say how text is painted.
+# Flags that guard against errors of programmers, or that style text.
 _GUARDS: Final = {"frozen", "slots", "kw_only", "strict", "markup", "highlight", "soft_wrap", "daemon"}
 
 
@@ -55,7 +55,7 @@ def mutations(source: str) -> list[Mutation]:
 
 
 def is_another_program(source: str, planted: str) -> bool:
-    """Whether a changed source is still Python, and means something else."""
+    """Whether a changed source is still Python with another meaning."""
     try:
         return ast.dump(ast.parse(planted)) != ast.dump(ast.parse(source))
     except SyntaxError:
@@ -82,7 +82,7 @@ class _Finder(ast.NodeVisitor):
         """Text for people."""
 
     def visit_Assert(self, node: ast.Assert) -> None:
-        """States what is true anyway."""
+        """A statement that is true anyway."""
 
     def visit_Raise(self, node: ast.Raise) -> None:
         """A message; the condition above it decides whether it is raised."""
@@ -97,7 +97,7 @@ class _Finder(ast.NodeVisitor):
         self._given(node.arg or "", node.value)
 
     def _given(self, name: str, value: ast.expr | None) -> None:
-        """Visit what is given under a name, which says what its constants are about."""
+        """Visit a node under a name, which says what its constants are about."""
         before = self._constants
         self._constants = before and not _TUNING.search(name) and name not in _GUARDS
         if value is not None:
@@ -187,7 +187,7 @@ class _Finder(ast.NodeVisitor):
             self._negate(node.value)
         elif self._returns.endswith("| None"):
             self._add("nothing returned", node.value, "None")
-        # Where only a value of a wrong type would do, mypy finds it: too easy.
+        # Where only a value of a wrong type is possible, mypy finds it: too easy.
         elif "|" not in self._returns and (empty := _EMPTY.get(self._returns.partition("[")[0])):
             self._add("nothing returned", node.value, empty)
         self.visit(node.value)
@@ -212,7 +212,7 @@ class _Finder(ast.NodeVisitor):
         if not isinstance(node.value, ast.Constant):
             self.visit(node.value)
 
-    # Where it stands.
+    # Where it is.
 
     def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         start = self._starts[node.lineno - 1] + node.col_offset
@@ -226,7 +226,7 @@ class _Finder(ast.NodeVisitor):
         self.found.append(Mutation(kind, node.lineno, node.end_lineno or node.lineno, *self._span(node), text))
 
     def _between(self, kind: str, left: ast.expr, right: ast.expr, swaps: dict[str, str]) -> None:
-        """Swap the operator between two operands; brackets and line ends may stand there, too."""
+        """Swap the operator between two operands; there may also be brackets and line ends."""
         start, end = self._span(left)[1], self._span(right)[0]
         gap = self._content[start:end].decode()
         operator = re.search(r"not\s+in|is\s+not|[^\s()]+", gap)

@@ -1,6 +1,6 @@
-"""What `make test` leaves to `make test-all`, which runs each night: the one place that says so. Works as a pytest plugin.
+"""What `make test` leaves to `make test-all`, which runs each night: the one place for this list. Works as a pytest plugin.
 
-`make test` is to take a quarter of an hour on two cores. Whatever takes long has a witness in it, and its other cases run at night.
+`make test` may take a quarter of an hour on two cores. Each slow subject keeps a case in it, and its other cases run at night.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STRANGERS: Final = ("OPTIMIZE-in the range", "VACUUM-in the range", "DELETE-*",
 _OLD: Final = ("*-0001", "*-0005")
 _TYPES: Final = ("a_string", "a_wide_decimal", "a_timestamp")
 _FIRST: Final = "dagster/test_campaign.py"
-"""Begins before all others: it is the longest by day, and whichever ends last decides how long a run takes."""
+"""Begins before all others: it is the longest of `make test`, and the last to end decides how long a run takes."""
 
 NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     # Tests that need no JVM
@@ -128,7 +128,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "spark/test_attribution.py": (),
     "spark/test_floor.py": (),
-    # By day the settings that refuse them are looked at (`test_server.py`).
+    # `make test` checks the settings that refuse them (`test_server.py`).
     "spark/test_internal_ports.py": (),
     "spark/test_golden_cases.py": ("flights/summer_*", "order_items/revenue_*", "daily_sales/*"),
     "spark/test_planted_faults.py": (),
@@ -149,7 +149,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "dagster/test_derived_datasets.py::test_an_upstream_released_alone_leaves_its_downstream_behind_until_it_is_refreshed": (),
     "dagster/test_failed_chunk.py::test_retry_failed_from_the_ui_never_publishes_unproven_days": (),
     "dagster/test_failed_chunk.py::test_a_resume_builds_again_what_the_disk_has_lost_of_the_days_that_had_passed": (),
-    # By day a run of one good day is refused for the same reason.
+    # In `make test` a run of one good day is refused for the same reason.
     "dagster/test_failed_chunk.py::test_published_alone_on_unproven_days_is_refused_with_the_list_of_what_is_missing": (),
     "dagster/test_launched_twice.py": (),
     "dagster/test_live_days.py": (),
@@ -166,7 +166,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
         "1280-dark-not_ready",
     ),
 }
-"""A file, or a test of a file; and which of its cases `make test` runs all the same, as patterns of their names."""
+"""A file, or a test of a file; and which of its cases `make test` still runs, as patterns of their names."""
 
 ON_POSTGRES: Final = frozenset(
     {
@@ -183,7 +183,7 @@ ON_POSTGRES: Final = frozenset(
         "test_the_newest_evidence_of_a_day_counts",
     }
 )
-"""Tests of the ledger's contract that `make test` runs on Postgres as well as on SQLite; `make test-all` runs all of them there."""
+"""Tests of the ledger's contract that `make test` runs on both Postgres and SQLite; `make test-all` runs all of them on both."""
 
 
 class Run(StrEnum):

@@ -1,4 +1,4 @@
-"""What each case of faults injected and what it found, printed at the end. Works as a pytest plugin."""
+"""What each case of a fault injected and found, printed at the end. Works as a pytest plugin."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Observed:
     lines: list[tuple[str, object]]
 
     def injected(self, text: str) -> None:
-        """Say what is done to the system."""
+        """Report what is done to the system."""
         self.lines.append(("injected", text))
 
     def found(self, *what: object) -> None:
-        """Say what came of it; of each only the first line."""
+        """Report the results; only the first line of each."""
         self.lines.append(("found", "; ".join(str(part).splitlines()[0] for part in what if str(part)) or "nothing"))
 
     def weaker(self, why: str) -> None:
-        """Say that this machine lets the case show less than it is for, what it does instead and what that would take."""
+        """Report that this machine allows only a weaker case, what the case does instead, and what the full case needs."""
         self.lines.append((_WEAKER, why))
 
 
@@ -37,9 +37,9 @@ def observed(request: pytest.FixtureRequest) -> Observed:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print it where only faults were asked for, or more than usual; of what failed as well.
+    """Print it if only faults or verbose output were asked for, and for failed tests.
 
-    What was shown in a weaker way is printed after every run.
+    Weaker cases are printed after every run.
     """
     ended = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
     said = [report for report in ended if report.user_properties]
@@ -50,7 +50,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
                 terminalreporter.line(f"   failed: {report.nodeid}", red=True)
             for kind, text in report.user_properties:
                 terminalreporter.line(f"{kind:>9}: {text}")
-    # A case that passes by less than its name says is a hole in the proof, in CI as well.
+    # A case that shows less than its name says is a hole in the proof, also in CI.
     weaker = Counter(str(text) for report in said for kind, text in report.user_properties if kind == _WEAKER)
     if weaker:
         terminalreporter.section("shown in a weaker way: this machine does not let it be otherwise", yellow=True)

@@ -1,7 +1,7 @@
 """Plants a bug in each room of the package, one at a time, and shows which test catches it.
 
 A bug that no test catches is a hole in the tests: `python -m backfill_assets_tests.planted_bugs --seed 18`. Seed and commit
-decide which bugs; a bug that ruff finds is not taken, as it would be caught for its looks.
+decide which bugs; a bug that ruff finds is not chosen, because its style would give it away.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ROOMS: Final = {
 """Ten parts of the house, and the folders (or modules) below the checkout that belong to each."""
 
 _INSTALLED_FROM: Final = ("requirements.lock", "pyproject.toml", "packages/dagster-batched-events/pyproject.toml")
-_NEVER: Final = {"migrations"}  # what was released is never edited again
+_NEVER: Final = {"migrations"}  # released migrations are never edited again
 _ATTEMPTS: Final = 500
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+\.py(?:::.+?)?)(?: - .*)?$", re.MULTILINE)
 _TYPES: Final = re.compile(r"^\S+\.py:\d+: error: .*$", re.MULTILINE)
@@ -77,7 +77,7 @@ class Bug:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a bug: `by` is the failed test or the message that caught it, `note` why another is not credited."""
+    """The result of a bug: `by` is the failed test or the message that caught it, `note` says why another is not credited."""
 
     room: str
     place: str
@@ -97,7 +97,7 @@ def modules_of(room: str) -> list[Path]:
 
 
 def is_tidy(file: str, text: str) -> bool:
-    """Whether ruff has nothing to say about a text, neither its linter nor its formatter."""
+    """Whether neither the linter nor the formatter of ruff objects to a text."""
     commands = (["format", "--check"], ["check", "--no-cache"])
     ruff = [sys.executable, "-m", "ruff"]
     return not any(
@@ -158,7 +158,7 @@ class Copy:
             shutil.copytree(known, self.checkout / ".mypy_cache")  # a minute less for each bug
 
     def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        """Run a command in the copy and end whatever it leaves running."""
+        """Run a command in the copy and end all processes that it leaves running."""
         try:
             return subprocess.run(
                 command,
@@ -176,7 +176,7 @@ class Copy:
             end_processes(self.folder)
 
     def _environment(self) -> dict[str, str]:
-        # A make above this one would hand its own options down.
+        # A make above this one would pass its own options on.
         kept = {k: v for k, v in os.environ.items() if not re.match(r"MAKE|MFLAGS|ARGS$|VIRTUAL_ENV|COLUMNS", k)}
         state = self.checkout / ".state"
         return kept | {
@@ -207,7 +207,7 @@ def _imports_from(process: psutil.Process) -> str:
 
 
 def try_out(bug: Bug, copy: Copy, command: Sequence[str]) -> Result:
-    """Plant a bug in a copy and run the tests there; who catches it must have nothing to say without it."""
+    """Plant a bug in a copy and run the tests there; the test that catches it must pass without it."""
     copy.make()
     result = Result(bug.room, f"{bug.file}:{bug.mutation.line}", bug.mutation.kind, bug.diff)
     target = copy.checkout / bug.file
@@ -229,7 +229,7 @@ def try_out(bug: Bug, copy: Copy, command: Sequence[str]) -> Result:
 
 
 def _write(module: Path, source: str) -> None:
-    """Write a module; Python would believe what it has compiled of one as long that was written in the same second."""
+    """Write a module; Python would reuse the compiled text of a module of the same length and second."""
     module.write_text(source, encoding="utf-8")
     Path(cache_from_source(str(module))).unlink(missing_ok=True)
 
@@ -245,7 +245,7 @@ def caught_by(output: str) -> tuple[str, list[str]]:
 
 
 def try_all(bugs: Sequence[Bug], command: Sequence[str], jobs: int, *, clean_first: bool) -> Iterator[Result]:
-    """What becomes of each bug, in their order; the copies are removed at the end, also after Ctrl-C.
+    """The result of each bug, in their order; the copies are removed at the end, also after Ctrl-C.
 
     Raises:
         RuntimeError: the command fails without any bug.

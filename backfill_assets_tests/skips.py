@@ -20,7 +20,7 @@ def refused_skips(reports: list[pytest.TestReport], *, in_ci: bool) -> list[str]
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    # In CI a skip is a hole in the proof that nobody sees behind a green light.
+    # In CI a skip is a hole in the proof that a green light hides.
     looks_fine = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
     if looks_fine and _refused(session.config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 class Options:
     """What to measure: scale factor, days of the pipeline, days per run (none: as the dataset says), days run one by one.
 
-    Of these the first only warms up, so that there must be two.
+    The first of these only warms up, so there must be at least two.
     """
 
     scale: float = 1.0
@@ -50,10 +50,10 @@ class Options:
 
 
 def run_benchmark(folder: Path, options: Options, say: Say) -> Results:
-    """Measure everything in a new installation below `folder`; generated input stays there for the next time.
+    """Measure everything in a new installation below `folder`; generated input stays there for the next run.
 
     Raises:
-        BenchmarkError: something does not end as it should.
+        BenchmarkError: something fails.
         SourceError: the generator of the input is missing.
     """
     days = day_range(START, START + (options.days - 1) * ONE_DAY)
@@ -86,7 +86,7 @@ class _Bench:
     say: Say
 
     def run(self) -> Results:
-        # Whole: a server that has only just compiled its code to machine code would flatter whatever runs later.
+        # Complete: a server that is still compiling its code to machine code would flatter later stages.
         self._floor("warm-up", self.days)
         before = self._floor("floor, before", self.days)
         pipeline = self._pipeline(DATASET, "pipeline", self.days)
@@ -151,7 +151,7 @@ class _Bench:
 
 
 def machine() -> Mapping[str, str]:
-    """On what the benchmark runs, and what of it differs from a plain `dagster dev`."""
+    """The machine of the benchmark, and how its installation differs from a plain `dagster dev`."""
     versions = {name: importlib.metadata.version(name) for name in ("dagster", "pyspark", "delta-spark", "deltalake")}
     return {
         "cores": str(psutil.cpu_count()),

@@ -19,7 +19,7 @@ class Bytes:
 
 
 def bytes_of(folder: Path) -> Bytes:
-    """Size of a table's folder; all zero where there is none."""
+    """Size of a table's folder; all zero if there is none."""
     data = logs = files = 0
     for path in folder.rglob("*"):
         if path.is_file():
@@ -32,7 +32,7 @@ def bytes_of(folder: Path) -> Bytes:
 
 
 def layers_of(layout: Layout, dataset: str) -> Mapping[str, Bytes]:
-    """What raw, staging and published (shadows included) of a dataset hold."""
+    """Sizes of raw, staging and published (shadows included) of a dataset."""
     places = {
         "raw": layout.raw_path(dataset),
         "staging": layout.staging_path(dataset),
@@ -52,5 +52,5 @@ def data_files(folder: Path) -> Mapping[tuple[int, str], int]:
 
 
 def copied(before: Mapping[tuple[int, str], int], after: Mapping[tuple[int, str], int]) -> int:
-    """Bytes of data files that are there now and were not before."""
+    """Bytes of the data files that are new."""
     return sum(size for key, size in after.items() if key not in before)

@@ -1,6 +1,6 @@
 """The floor: one bare PySpark job that writes the same three layers of the whole range and checks them once.
 
-No shadow, no release, no ledger, no fingerprints, no results by day in a scheduler: what the same tables cost at least.
+No shadow, no release, no ledger, no fingerprints, no results by day in a scheduler: the least that the same tables cost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A history of thousands of partitions: how long it takes to load, look at, publish and roll back; without Spark.
+"""A history of thousands of partitions: how long it takes to load, show, publish and roll back; without Spark.
 
 The tables, the ledger, the evidence with all its verdicts and the release are the real ones. Only the shadow is written by
 delta-rs here, because ten thousand days through Spark would measure Spark.
@@ -40,7 +40,7 @@ _LEASE: Final = dt.timedelta(hours=1)
 
 
 def measure_history(folder: Path, partitions: int) -> dict[str, float]:
-    """Seconds of each thing that people do with a history of that many partitions, by what they do."""
+    """Seconds of each operation on a history of that many partitions, by operation."""
     shutil.rmtree(folder, ignore_errors=True)
     collect_rarely()  # as every command does
     _write_dataset(folder / "datasets" / _NAME, partitions)
@@ -54,7 +54,7 @@ def measure_history(folder: Path, partitions: int) -> dict[str, float]:
     with _timed(seconds, "load the definitions (with imports)"):
         _run(environ, "-c", "from backfill_assets.definitions import defs; defs.get_repository_def()")
     first = _built(application, days, "one")
-    # What is timed starts from nothing that is known already, as a command does.
+    # Each timed operation starts without cached knowledge, like a command.
     publisher = _application(environ).publisher
     with _timed(seconds, "publish all, nothing before"):
         publisher.release(first.id)
@@ -85,7 +85,7 @@ def show_history(partitions: int, seconds: dict[str, float]) -> None:
 
 
 def _application(environ: dict[str, str]) -> Application:
-    """An application that knows nothing yet, as a command's does."""
+    """An application that has read nothing yet, like a command's."""
     return Application(Settings.from_env(environ))
 
 

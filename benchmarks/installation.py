@@ -1,4 +1,4 @@
-"""A whole installation in a folder of its own: datasets, warm Spark server, Dagster daemon and webserver."""
+"""A complete installation in a folder of its own: datasets, warm Spark server, Dagster daemon and webserver."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ mutation Launch($params: ExecutionParams!) {
 
 
 class BenchmarkError(BackfillError):
-    """Raised when the benchmark cannot be run, or something in it did not end as it should."""
+    """Raised when the benchmark cannot be run, or something in it failed."""
 
 
 class Installation:
-    """An installation whose state lies in `root`, reading deliveries from `sources`; this process uses it as well.
+    """An installation with its state in `root`, reading deliveries from `sources`; this process also uses it.
 
-    `variables` come on top of the installation's environment.
+    `variables` are added to the installation's environment.
     """
 
     def __init__(self, root: Path, sources: Path, variables: Mapping[str, str] | None = None) -> None:
@@ -82,7 +82,7 @@ class Installation:
         shutil.copytree(original, folder, ignore=shutil.ignore_patterns("cases"))
         file = folder / "dataset.yaml"
         lines = []
-        # The query of a golden source knows the dataset's rows by the dataset's name.
+        # The query of a golden source reads the dataset's rows by the dataset's name.
         text = file.read_text(encoding="utf-8").replace(f"FROM {DATASET} ", f"FROM {name} ")
         for line in text.splitlines():
             key = line.partition(":")[0]
@@ -94,7 +94,7 @@ class Installation:
         """Change the fact model of a dataset, so that every row of it becomes another one; see `CORRECTION`.
 
         Raises:
-            BenchmarkError: the model does not say any more what is to be corrected.
+            BenchmarkError: the model no longer contains the text to be corrected.
         """
         model = self.datasets / name / "fact.sql"
         before = model.read_text(encoding="utf-8")
@@ -105,7 +105,7 @@ class Installation:
         model.write_text(before.replace(_COST, f"{_COST} * 0.99"), encoding="utf-8")
 
     def start(self) -> None:
-        """Start the Spark server, then the daemon, then the webserver: together these two would race for the schema.
+        """Start the Spark server, then the daemon, then the webserver: together the last two would race to create the schema.
 
         Raises:
             BenchmarkError: the webserver does not answer.
@@ -133,7 +133,7 @@ class Installation:
         self.spawn(self._webserver_command, "webserver")
 
     def stop(self) -> None:
-        """End everything that was started, and what that has started: workers of a daemon that was killed, say."""
+        """End everything that was started, with all child processes, such as workers of a killed daemon."""
         end(list(self.processes.values()))
         server = SparkServer(self.settings)
         if server.folder.root.exists():
@@ -144,7 +144,7 @@ class Installation:
         _kill(self.living())
 
     def living(self) -> list[psutil.Process]:
-        """Processes that live with this installation's Dagster home in their environment, but for this one."""
+        """Processes with this installation's Dagster home in their environment, except this one."""
         return living_with("DAGSTER_HOME", str(self.root / "home"))
 
     @property
@@ -154,7 +154,7 @@ class Installation:
 
     @property
     def application(self) -> Application:
-        """The application as this process sees it now: the datasets are read anew."""
+        """The application as this process sees it now: the datasets are read again."""
         return Application.from_env()
 
     @contextlib.contextmanager
@@ -181,10 +181,10 @@ class Installation:
     def backfill(
         self, dataset: str, days: Sequence[dt.date], seconds: float, expected: Mapping[str, str] | None = None
     ) -> str:
-        """Launch a native backfill of all four layers, with the change that is expected, and wait for its end; its id.
+        """Launch a native backfill of all four layers, with the expected change, and wait for its end; returns its id.
 
         Raises:
-            BenchmarkError: it does not end well within `seconds`.
+            BenchmarkError: it does not succeed within `seconds`.
         """
         tags = {CONTRACT_TAG: json.dumps(expected)} if expected else {}
         request = Backfill(dataset, tuple(day.isoformat() for day in days), tags=tags)
@@ -211,9 +211,9 @@ class Installation:
 
 
 def end(processes: Sequence[psutil.Popen]) -> None:
-    """End processes, the last first: at once by SIGTERM, those that do not end by SIGKILL. It waits for all."""
+    """End processes, the last first: all by SIGTERM, then by SIGKILL those that do not end. It waits for all."""
     for process in reversed(processes):
-        # One that was killed on purpose, and not started again, is gone.
+        # A process that was killed on purpose, and not started again, is gone.
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
     for process in processes:
@@ -232,7 +232,7 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
 
 
 def job_params(job: str, day: dt.date) -> dict[str, object]:
-    """What `LAUNCH_RUN` wants to launch a job for a day, with no tags but the job's own."""
+    """The variables of `LAUNCH_RUN` that launch a job for a day, with only the job's own tags."""
     return {
         "selector": {"repositoryLocationName": LOCATION, "repositoryName": "__repository__", "jobName": job},
         "executionMetadata": {"tags": [{"key": "dagster/partition", "value": day.isoformat()}]},
@@ -240,7 +240,7 @@ def job_params(job: str, day: dt.date) -> dict[str, object]:
 
 
 def daemon_command(code: Sequence[str] = MODULE) -> list[str]:
-    """The command of a Dagster daemon that looks for backfills every two seconds; `code` says where assets are found."""
+    """The command of a Dagster daemon that looks for backfills every two seconds; `code` says where the assets are."""
     return [sys.executable, "-m", "backfill_assets.orchestration.daemon", "run", *code]
 
 

@@ -11,10 +11,10 @@ import psutil
 
 
 def living_with(variable: str, value: str) -> list[psutil.Process]:
-    """Processes in whose environment the variable has this value, whoever their parent is, but for this one."""
+    """Processes in whose environment the variable has this value, whatever their parent, except this one."""
     found = []
     for process in psutil.process_iter():
-        # A process that ends while it is looked at shows as one error or the other.
+        # A process that ends while it is examined raises one error or the other.
         with contextlib.suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and process.environ().get(variable) == value:
                 found.append(process)
@@ -22,7 +22,7 @@ def living_with(variable: str, value: str) -> list[psutil.Process]:
 
 
 def comes_true(condition: Callable[[], object], seconds: float, every: float = 0.2) -> bool:
-    """Wait until a condition holds, which is looked at every so many seconds; whether it does within `seconds`."""
+    """Wait until a condition holds, checked every so many seconds; returns whether it does within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -15,7 +15,7 @@ from benchmarks.installation import BenchmarkError
 
 @dataclass(frozen=True)
 class ReleaseTimes:
-    """A release taken back and made again; seconds, and bytes of data files that appeared meanwhile."""
+    """A release rolled back and made again: seconds, and bytes of data files that appeared meanwhile."""
 
     days: int
     files_swapped: int

@@ -24,7 +24,7 @@ class StageCost:
 
 @dataclass(frozen=True)
 class Pass:
-    """One way over a range of days: its wall seconds from launch to end, and what its stages took of them.
+    """One pass over a range of days: its wall seconds from launch to end, and the share of its stages.
 
     `per_run` are the seconds from the end of one run to that of the next; 0 where there is only one.
     """
@@ -64,7 +64,7 @@ class Growth:
 class Results:
     """All that one benchmark measured.
 
-    `by_the_day` is a sample of runs of one day each; `machine` says on what it ran.
+    `by_the_day` is a sample of runs of one day each; `machine` describes the machine.
     """
 
     scale: float

@@ -1,4 +1,4 @@
-"""Specifications of campaigns over some days: what one says, and its file where the command looks for it."""
+"""Specifications of campaigns over some days: their content, and their file where the command looks for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 
 
 def document(backfill_id: str, dataset: str, days: Sequence[dt.date], **more: object) -> dict[str, object]:
-    """What the specification of a campaign says that nobody has to approve; `more` are further keys, or other values."""
+    """The specification of a campaign that needs no approval; `more` are further keys, or other values."""
     return {
         "backfill_id": backfill_id,
         "owner": "operations",
@@ -23,7 +23,7 @@ def document(backfill_id: str, dataset: str, days: Sequence[dt.date], **more: ob
 
 
 def write_document(root: Path, content: Mapping[str, object]) -> str:
-    """Write a specification into the folder `backfills` below `root`; its path from there, for the command."""
+    """Write a specification into the folder `backfills` below `root`; returns its path from there, for the command."""
     file = root / "backfills" / f"{content['backfill_id']}.yaml"
     file.parent.mkdir(exist_ok=True)
     file.write_text(yaml.safe_dump(dict(content)), encoding="utf-8")

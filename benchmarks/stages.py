@@ -12,7 +12,7 @@ import dagster as dg
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 
 WORK: Final = ("raw", "staging", "shadow", "checks", "published")
-"""What steps do until they hand their first event to Dagster; the step of the shadow builds, then checks, batch by batch."""
+"""The work of steps until they give their first event to Dagster; the step of the shadow builds, then checks, batch by batch."""
 EVENTS: Final = "events stored"
 """The rest of the steps: materializations and check results of every day go into Dagster's database."""
 RUNS: Final = "around steps"
@@ -20,7 +20,7 @@ RUNS: Final = "around steps"
 STARTS: Final = "process start"
 """From Dagster's order to start a run until its process, which has to import everything first, begins."""
 DAEMON: Final = "daemon"
-"""All other time without a run: the daemon looks, creates runs, takes them from the queue, notices the end."""
+"""All other time without a run: the daemon checks, creates runs, takes them from the queue, notices the end."""
 ORCHESTRATION: Final = (EVENTS, RUNS, STARTS, DAEMON)
 STAGES: Final = (*WORK, *ORCHESTRATION)
 
@@ -66,7 +66,7 @@ def runs_of(instance: dg.DagsterInstance, backfill_id: str) -> tuple[RunTimes, .
 
 
 def spans_of(runs: Sequence[RunTimes], launched: float, ended: float) -> tuple[Span, ...]:
-    """Cut the time from launch to end into stages; runs that overlap are counted each for itself."""
+    """Cut the time from launch to end into stages; overlapping runs are counted separately."""
     spans: list[Span] = []
     for run in runs:
         steps = _steps(run)

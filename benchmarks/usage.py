@@ -1,4 +1,4 @@
-"""CPU time of the Spark server and of Dagster's runs, sampled, so that it can be told for any stretch of time."""
+"""CPU time of the Spark server and of Dagster's runs, sampled, so that it is known for any stretch of time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Cpu:
 
 
 class CpuMeter:
-    """Samples two process trees while its block runs: the Spark server, and the workers below Dagster's daemon."""
+    """Samples two process trees within its block: the Spark server, and the workers below Dagster's daemon."""
 
     def __init__(self, spark: psutil.Process, workers: psutil.Process) -> None:
         self._spark = spark
@@ -53,7 +53,7 @@ class CpuMeter:
             self._sample()
 
     def between(self, begin: float, end: float) -> Cpu:
-        """What was used between two times, in seconds since 1970; exact to a quarter of a second."""
+        """The CPU time used between two times, in seconds since 1970; exact to a quarter of a second."""
         return self._at(end) - self._at(begin)
 
     def _run(self) -> None:
@@ -82,6 +82,6 @@ def _tree_seconds(root: psutil.Process) -> float:
         for process in [root, *root.children(recursive=True)]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
-                # What a child used is its parent's once it has ended: nothing is lost, nothing counted twice.
+                # When a child has ended, its use counts for its parent: nothing is lost or counted twice.
                 seconds += times.user + times.system + times.children_user + times.children_system
     return seconds

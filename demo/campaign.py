@@ -1,4 +1,4 @@
-"""The story of a campaign, from the first version of its specification to what its clean-up will take: 18 months of daily sales."""
+"""The story of a campaign over 18 months of daily sales, from the first version of its specification to its clean-up."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _WRONG_HASH = "0" * 64
 
 @dataclass
 class _Story:
-    """What the story has to remember: the stage, and the figures that readers saw before."""
+    """What the story remembers: the stage, and the figures that readers saw before."""
 
     stage: Stage
     tables: Path
@@ -58,7 +58,7 @@ class _Story:
 
     @property
     def evidence(self) -> str:
-        """The hash that waits for an approval."""
+        """The evidence hash that waits for an approval."""
         return str(json.loads(self.stage.quietly("status", CAMPAIGN, "--json"))["evidence"])
 
     @property
@@ -71,7 +71,7 @@ def run_campaign_demo(scale: float) -> None:
     """Play the story at a scale factor of TPC-H (0.01: 13,000 order lines in its 547 days); begins from scratch each time.
 
     Raises:
-        StoryError: a command did not end as it should, or the published figures are not the expected ones.
+        StoryError: a command ended in an unexpected way, or the published figures are not the expected ones.
     """
     stage = Stage(Application.from_env().settings.state / "demo-campaign")
     stage.set_up()

@@ -1,4 +1,4 @@
-"""What the campaign's story must leave behind: the daily figures as the published order lines give them, without Spark."""
+"""The expected result of the campaign's story: the daily figures from the published order lines, without Spark."""
 
 from __future__ import annotations
 

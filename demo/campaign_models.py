@@ -1,4 +1,4 @@
-"""The three versions of daily_sales that the campaign's story goes through, and what is different between them."""
+"""The three versions of daily_sales in the campaign's story, and their differences."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def put_datasets(target: Path) -> None:
 
 
 def put_version(target: Path, version: Version) -> str:
-    """Make `target`/daily_sales another version of the dataset; what has changed, as a unified diff.
+    """Make `target`/daily_sales another version of the dataset; returns the changes as a unified diff.
 
     Raises:
         DatasetError: today's daily_sales no longer has the texts that are replaced.
@@ -53,7 +53,7 @@ def put_version(target: Path, version: Version) -> str:
 
 
 def difference(name: str, before: str, after: str) -> str:
-    """What has changed in a file, as a unified diff without context; nothing if it is the same."""
+    """The changes in a file, as a unified diff without context; empty if it is the same."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=0, lineterm="")
     return "\n".join(lines)
 

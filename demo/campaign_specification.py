@@ -1,4 +1,4 @@
-"""The specification of the campaign's story: what `backfill new` is told, and what is completed in its draft by hand."""
+"""The specification of the campaign's story: the arguments of `backfill new`, and what is completed in its draft by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST, LAST = dt.date(1995, 1, 1), dt.date(1996, 6, 30)
 APPROVER: Final = "finance-controller"
 KEEP_FOR: Final = "keep_for: 30d"
 TOO_LONG: Final = "keep_for: 90d"
-"""What somebody would like, and daily_sales does not keep."""
+"""A wish that daily_sales does not keep."""
 BANDS: Final = {"net_revenue": "-6% to -1.2%", "margin": "-17% to -2%"}
 """The change that a correct correction brings on every day: the tax is 0 to 8 % of each line."""
 _WINDOWS: Final = (("22:00-05:00", "07:00-09:30"), ("12:00-17:00", "17:30-19:00"))
@@ -26,7 +26,7 @@ _UTC: Final = ZoneInfo("UTC")
 
 
 class StoryError(BackfillError):
-    """Raised when the campaign's story does not go as it should."""
+    """Raised when the campaign's story goes wrong."""
 
 
 def drafting() -> tuple[str, ...]:
@@ -41,9 +41,9 @@ def drafting() -> tuple[str, ...]:
 
 
 def windows(now: dt.datetime) -> tuple[str, str]:
-    """A publish window and a blackout window, both shut (UTC) for the hour from `now` on.
+    """A publish window and a blackout window, both closed (UTC) for the hour from `now` on.
 
-    Anybody would choose the first pair, the night and the morning's dashboards; but the story has to show the refusal
+    The usual choice is the first pair, the night and the morning's dashboards; but the story has to show the refusal
     outside the window at any time of day.
     """
     moments = [now + step * _STORY / _STEPS for step in range(_STEPS + 1)]
@@ -57,7 +57,7 @@ def completed(draft: str, now: dt.datetime) -> str:
     """The draft with what a person fills in: batches, windows, floor, budget, approval, and for how long to keep it.
 
     Raises:
-        StoryError: the draft has not the text that is to be completed.
+        StoryError: the draft does not have the text that is to be completed.
     """
     publish, blackout = windows(now)
     for old, new in (
@@ -79,7 +79,7 @@ def replaced(text: str, old: str, new: str) -> str:
     """The text with one part replaced.
 
     Raises:
-        StoryError: the part does not stand in it exactly once.
+        StoryError: the part is not in it exactly once.
     """
     if text.count(old) != 1:
         raise StoryError(

@@ -1,4 +1,4 @@
-"""The stage of the campaign's story: an installation of its own, on which real commands are shown and run."""
+"""The stage of the campaign's story: an installation of its own, on which it shows and runs real commands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Stage:
 
     @property
     def log(self) -> Path:
-        """What the daemon says."""
+        """The log of the daemon."""
         return self.folder / "state" / "daemon.log"
 
     @property
@@ -82,10 +82,10 @@ class Stage:
             pass
 
     def run(self, *arguments: str, refused: bool = False) -> None:
-        """Show a command, run it, and show all that it says.
+        """Show a command, run it, and show its output.
 
         Raises:
-            StoryError: it was refused and should not have been, or the other way round.
+            StoryError: it was refused against expectation, or was not refused against expectation.
         """
         show_command("backfill", *arguments)
         code = subprocess.run(_command(arguments), stderr=subprocess.STDOUT, check=False).returncode
@@ -96,12 +96,12 @@ class Stage:
             )
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Show a command and start it; it goes on saying what it has to say."""
+        """Show a command and start it; its output continues."""
         show_command("backfill", *arguments)
         return subprocess.Popen(_command(arguments), stderr=subprocess.STDOUT)
 
     def quietly(self, *arguments: str) -> str:
-        """Run a command without showing it; what it said.
+        """Run a command without showing it; returns its output.
 
         Raises:
             StoryError: it was refused.
@@ -122,9 +122,9 @@ class Stage:
             "BACKFILL_ASSETS_LEDGER_URL": f"sqlite:///{state / 'ledger.db'}",
             "BACKFILL_ASSETS_DATASETS": str(self.datasets),
             "BACKFILL_ASSETS_ROLES": f"{APPROVER}={SystemUser().name()}",
-            # Days are small at this scale: a run takes as many as there are in a row.
+            # Days are small at this scale: a run takes all consecutive ones.
             "BACKFILL_ASSETS_CHUNK": "all",
-            # Dagster warns of what is in beta; nobody who follows a story can do anything about it.
+            # Dagster warns of beta features; that does not help a reader of the story.
             "PYTHONWARNINGS": "ignore",
         }
 
@@ -140,7 +140,7 @@ def narrate(text: str) -> None:
 
 
 def show_command(program: str, *arguments: str) -> None:
-    """Print a command as somebody would type it."""
+    """Print a command as a user would type it."""
     console.print()
     console.print(Text(f"$ {program} {' '.join(map(_quoted, arguments))}", style="bold cyan"), soft_wrap=True)
     sys.stdout.flush()

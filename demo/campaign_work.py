@@ -29,7 +29,7 @@ def build_history(stage: Stage, days: tuple[dt.date, ...]) -> None:
     """Build and publish both datasets by one native backfill.
 
     Raises:
-        StoryError: it did not end well.
+        StoryError: it did not succeed.
     """
     application = stage.application
     layers = {name: layers_of(application.dataset(name)) for name in (UPSTREAM, DATASET)}

@@ -16,7 +16,7 @@ from backfill_assets.core.errors import BackfillError
 
 _STOP_SECONDS = 30
 _HEARTBEAT_SECONDS = 40
-"""A daemon shows that it lives every thirty seconds."""
+"""A daemon sends a heartbeat every thirty seconds."""
 
 
 class DaemonError(BackfillError):
@@ -51,7 +51,7 @@ def running_daemon(log: Path, extra: Mapping[str, str]) -> Iterator[None]:
 
 
 def refuse_second_daemon() -> None:
-    """Make sure that nobody else's daemon runs on the instance; waits up to 40 s where one was seen a moment ago.
+    """Make sure that no other daemon runs on the instance; waits up to 40 s if one was seen a moment ago.
 
     Raises:
         DaemonError: a daemon is alive.

@@ -16,7 +16,7 @@ _LOOK_SECONDS = 2
 
 
 def follow(application: Application, backfill_id: str, days: int) -> str:
-    """Show progress until the backfill is over; its final status in Dagster's words."""
+    """Show progress until the backfill is over; returns its final status in Dagster's words."""
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("days checked"), TimeElapsedColumn(),
     )  # fmt: skip

@@ -32,14 +32,14 @@ _COSTS: Final = ("ps_partkey", "ps_suppkey", "ps_supplycost")
 _ORDER: Final = ("o_orderdate", "o_orderkey", "l_linenumber")
 _DELIVERED_AT: Final = dt.time(6, tzinfo=dt.UTC)
 _BATCH_DAYS: Final = 400
-"""Days that are joined at once: at scale factor 1 a million lines."""
+"""Days that are joined together: at scale factor 1 a million lines."""
 _MOST_SCALE: Final = 100
 
 
 def generate_orders(folder: Path, scale: float) -> Path:
     """Generate orders, lineitem and partsupp of TPC-H as Parquet in a folder of their own below `folder`; that folder.
 
-    What is there already is not generated again. Scale factor 1 has 6 million order lines and takes some seconds.
+    Existing files are not generated again. Scale factor 1 has 6 million order lines and takes some seconds.
 
     Raises:
         SourceError: the generator is not installed or fails, or the scale factor makes no sense.
@@ -63,10 +63,10 @@ def generate_orders(folder: Path, scale: float) -> Path:
 def land_orders(sources: Path, tables: Path, first: dt.date = FIRST, last: dt.date = LAST) -> LandingReport:
     """Write the order lines of each day to `orders/<day>/orders_<day>.parquet`, the costs to `reference/`.
 
-    What the heads of all orders say, by day, goes to `golden/`: nobody has added that up from lines.
+    The totals of all order heads, by day, go to `golden/`: they are not added up from lines.
 
     `tables` is what `generate_orders` gave; a sources folder holds one scale factor. Each file is delivered at 06:00 UTC
-    of the next day, a day without orders has none. Files that are already as they should be are left alone.
+    of the next day, a day without orders has none. Files that are already correct are left alone.
 
     Raises:
         InvalidDayError: the range is not within 1992-01-01..1998-08-02.

@@ -32,7 +32,7 @@ HALVED = dict.fromkeys(("row_count", "available_seat_miles", "departure_delay", 
 
 
 class DemoError(BackfillError):
-    """Raised when the demo does not end as it should."""
+    """Raised when the demo goes wrong."""
 
 
 @dataclass
@@ -91,7 +91,7 @@ def _build_wrong_history(application: Application, last: dt.date) -> None:
     active = application.tables[DATASET].active()
     again = all(active.get(day) for day in history)
     days = REDELIVERED if again else history
-    # Played again, the four days are right already, and even a demo may not double them without saying so.
+    # In a second run the four days are already right, and even a demo may not double them without a promise.
     doubling = _expecting(dict.fromkeys(HALVED, "0% to 100%")) if again else {}
     variables = {"BACKFILL_ASSETS_DATASETS": str(as_it_was), "BACKFILL_ASSETS_CHUNK": "122"}
     backfill = Backfill(
@@ -157,8 +157,8 @@ def _finish(
     for day in REDELIVERED:
         expected = Figures(before[day].departures // 2, before[day].seat_miles // 2)
         wrong += [day] if after[day] != expected else []
-        told = (before[day], after[day], expected)
-        rows.append((day, *(f"{f.departures:,}" for f in told), *(f"{f.seat_miles:,}" for f in told)))
+        shown = (before[day], after[day], expected)
+        rows.append((day, *(f"{f.departures:,}" for f in shown), *(f"{f.seat_miles:,}" for f in shown)))
     columns = (
         "day",
         *(f"{what} {when}" for what in ("departures", "seat miles") for when in ("before", "after", "expected")),

@@ -23,14 +23,14 @@ REMEDY: Final = "install what a checkout needs, in its folder: pip install --edi
 FIRST, LAST = dt.date(2013, 1, 1), dt.date(2013, 12, 31)
 REFERENCES: Final = ("airlines", "airports", "planes")
 SHIPPED: Final = Path(backfill_assets.__file__).resolve().parent / "datasets"
-"""The dataset folders of the package, as they are today."""
+"""The present dataset folders of the package."""
 _REPLACEMENTS: Final = Path(__file__).resolve().parent / "flights_as_it_was" / "replacements.yaml"
 _DELIVERED_AT: Final = dt.time(6, tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True)
 class LandingReport:
-    """What lies in the sources folder: daily files and the rows in them; `written` counts the files that are new.
+    """The content of the sources folder: daily files and their rows; `written` counts the new files.
 
     Re-delivered files and their rows are counted too, reference files are not.
     """
@@ -44,7 +44,7 @@ def land_flights(sources: Path, first: dt.date, last: dt.date, redelivered: Coll
     """Write the departures of each day to `flights/<day>/flights_<day>_1.csv`, and the reference files.
 
     Each file is delivered at 06:00 UTC of the next day; each re-delivered day gets a second file with the same rows a
-    day later. Files that are already as they should be are left alone, modification time included.
+    day later. Files that are already correct are left alone, including their modification time.
 
     Raises:
         InvalidDayError: a day is not in 2013, or one was re-delivered that was not delivered.
@@ -65,21 +65,21 @@ def land_flights(sources: Path, first: dt.date, last: dt.date, redelivered: Coll
 
 
 def compose_as_it_was(target: Path) -> Path:
-    """Write the flights dataset as it was before its correction to `target`/flights; the folder.
+    """Write the flights dataset as it was before its correction to `target`/flights; returns the folder.
 
     It is today's folder with the few texts of `flights_as_it_was/replacements.yaml` put back.
 
     Raises:
-        DatasetError: a text to be replaced does not stand exactly once in today's file.
+        DatasetError: a text to be replaced is not exactly once in today's file.
     """
     return compose(SHIPPED / "flights", _REPLACEMENTS, target)
 
 
 def compose(dataset: Path, replacements: Path, target: Path) -> Path:
-    """Write another version of a dataset's folder to `target`/<its name>: with the texts of a YAML file put in; the folder.
+    """Write another version of a dataset's folder to `target`/<its name>: with the texts of a YAML file; returns the folder.
 
     Raises:
-        DatasetError: a text to be replaced does not stand exactly once in the dataset's file.
+        DatasetError: a text to be replaced is not exactly once in the dataset's file.
     """
     texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(dataset.iterdir()) if path.is_file()}
     value = read_yaml(replacements.read_text(encoding="utf-8")).value
@@ -113,7 +113,7 @@ def _checked_days(first: dt.date, last: dt.date, redelivered: Collection[dt.date
 
 
 def _data_folder() -> Path:
-    # Only found, never imported: the module needs a part of setuptools that newer environments lack.
+    # Only found, never imported: the module needs a part of setuptools that is missing in newer environments.
     spec = importlib.util.find_spec(PACKAGE)
     places = list(spec.submodule_search_locations or []) if spec else []
     if not places:
@@ -136,12 +136,12 @@ def _daily_files(archive: Path, days: Collection[dt.date]) -> Iterator[tuple[dt.
 
 
 def put_file(path: Path, content: bytes, delivered_at: dt.datetime) -> bool:
-    """Make a file have this content and time, whole or not at all; whether anything had to be done."""
+    """Give a file this content and time, completely or not at all; returns whether it was changed."""
     seconds = int(delivered_at.timestamp())
     if path.is_file() and path.stat().st_mtime == seconds and path.read_bytes() == content:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The leading dot hides the half-written file from whoever looks for deliveries.
+    # The leading dot hides the half-written file from the search for deliveries.
     handle, name = tempfile.mkstemp(prefix=".landing_", dir=path.parent)
     temporary = Path(name)
     try:

@@ -1,4 +1,4 @@
-"""How the package is built: rooms, modules, lines, importers; refuses what would make the house larger or tangled.
+"""How the package is built: rooms, modules, lines, importers; refuses changes that make the house larger or tangled.
 
     python -m tools.house               # the figures, and what is wrong; exit code 1 if anything is
     python -m tools.house --picture     # draws docs/rooms.svg, the rooms by floor with what each imports
@@ -40,7 +40,7 @@ class Module:
 
     @property
     def room(self) -> str:
-        """The room that it stands in; the package itself for its entry point."""
+        """The room that it is in; the package itself for its entry point."""
         parts = self.name.split(".")
         return parts[1] if len(parts) > 1 else PACKAGE
 
@@ -51,7 +51,7 @@ class Module:
 
     @cached_property
     def anywhere(self) -> frozenset[str]:
-        """The same, with what functions and type checkers import."""
+        """The same, including imports of functions and for type checkers."""
         return frozenset(
             name
             for node in ast.walk(self.tree)
@@ -81,7 +81,7 @@ def _imports(body: Sequence[ast.stmt]) -> Iterator[str]:
 
 
 class House:
-    """The package as it stands below a folder."""
+    """The package below a folder."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self.root = root
@@ -98,7 +98,7 @@ class House:
         return Module(name, ast.parse(text), len(text.splitlines()))
 
     def module_of(self, name: str) -> str | None:
-        """The module that a dotted name is, or is in; none where it is none of the package."""
+        """The module that a dotted name is, or is in; None if it is not in the package."""
         if name in self.modules:
             return name
         parent = name.rpartition(".")[0]
@@ -111,7 +111,7 @@ class House:
 
     @cached_property
     def importers(self) -> Mapping[str, frozenset[str]]:
-        """By module, those that import it, wherever that stands."""
+        """By module, those that import it, anywhere in their text."""
         found: dict[str, set[str]] = defaultdict(set)
         for name, one in self.modules.items():
             for imported in self._modules(one.anywhere) - {name}:

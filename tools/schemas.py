@@ -1,4 +1,4 @@
-"""Writes docs/dataset.schema.json and docs/backfill.schema.json, by which editors check the files that people write.
+"""Writes docs/dataset.schema.json and docs/backfill.schema.json, with which editors check the files that people write.
 
     python -m tools.schemas
 
@@ -45,7 +45,7 @@ def _tight(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     tight = {key: _tight(value) for key, value in node.items() if key != "title" or not isinstance(value, str)}
-    # Keys that do not match the pattern of a name would pass for an editor and fail at load.
+    # Keys that do not match the pattern of a name would pass in an editor and fail at load.
     if "patternProperties" in tight:
         tight["additionalProperties"] = False
     if {"const": 0} in tight.get("anyOf", []):

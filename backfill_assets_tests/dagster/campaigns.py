@@ -1,4 +1,4 @@
-"""Campaigns on an installation: planned and led by command, as its operators do it, and waited for."""
+"""Campaigns on an installation: planned and operated by command, as its operators do it, and waited for."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from backfill_assets_tests.harness.waiting import wait_for
 from benchmarks.specifications import document, write_document
 
 ID = "count-fees-2024"
-"""The campaign that is meant where none is named."""
+"""The default campaign."""
 AT_REST = {CampaignState.stopped, CampaignState.paused, CampaignState.stale, CampaignState.validated}
 ROLLBACK = {"keep_for": "14d"}
-"""For how long the datasets of the tests keep what a release replaces."""
+"""How long the datasets of the tests keep replaced files."""
 
 
 def backfill(lab: Lab, *command: str, refused: bool = False) -> str:
@@ -33,12 +33,12 @@ def backfill(lab: Lab, *command: str, refused: bool = False) -> str:
 
 
 def write(lab: Lab, content: Mapping[str, object]) -> str:
-    """Write a specification; its path for the command."""
+    """Write a specification; returns its path for the command."""
     return write_document(lab.root, content)
 
 
 def planned(lab: Lab, name: str, dataset: str, days: tuple[dt.date, ...], **execution: object) -> str:
-    """Plan a campaign that nobody has to approve, and do not launch it yet; its id."""
+    """Plan a campaign that needs no approval, and do not launch it yet; returns its id."""
     content = document(name, dataset, days, execution={"max_concurrency": 1, **execution}, rollback=ROLLBACK)
     backfill(lab, "plan", write(lab, content))
     return name
@@ -56,7 +56,7 @@ def standing(lab: Lab, campaign: str) -> CampaignStanding:
 
 
 def waits(lab: Lab, campaign: str, until: Callable[[CampaignStanding], bool], what: str) -> None:
-    """Wait until a campaign stands so; models, ledger and instance are opened once."""
+    """Wait until a campaign is in this state; models, ledger and instance are opened once."""
     with lab.instance as instance:
         standings = services_of(lab.application, instance).standings
         wait_for(lambda: until(standings.of(campaign)), what, 300, every=4, instead=partial(shown, lab, campaign))
@@ -72,7 +72,7 @@ def reaches(lab: Lab, state: str, campaign: str = ID) -> dict[str, Any]:
 
 
 def shown(lab: Lab, campaign: str) -> str:
-    """What people see of a campaign, and what Dagster knows of its runs."""
+    """What people see of a campaign, and what Dagster knows about its runs."""
     with lab.instance as instance:
         records = instance.get_run_records(dg.RunsFilter(tags={CAMPAIGN_TAG: campaign}))
     runs = [f"{r.dagster_run.run_id} {r.dagster_run.status} {r.start_time} to {r.end_time}" for r in records]

@@ -1,4 +1,4 @@
-"""The definitions of an installation whose workers stand at gates before chosen calls of their ports; see `gates.py`."""
+"""The definitions of an installation whose workers wait at gates before chosen calls of their ports; see `gates.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CALLS = (
 
 
 class HeldApplication(Application):
-    """An application that asks at a gate before each call that changes something."""
+    """An application that checks for a gate before each call that changes something."""
 
     def __init__(self, settings: Settings, gates: Path) -> None:
         super().__init__(settings)

@@ -1,4 +1,4 @@
-"""Dagster's storage of an installation whose webserver stands at gates around the writing down of a launch; see `gates.py`."""
+"""Dagster's storage of an installation whose webserver waits at gates before and after it stores a launch; see `gates.py`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class _HeldRuns(SqliteRunStorage):
 
 
 class HeldStorage(BatchedSqliteStorage):
-    """The storage as shipped, with a gate before and one after a launch is written down."""
+    """The storage as shipped, with a gate before and one after a launch is stored."""
 
     def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
         super().__init__(base_dir, inst_data)
-        # Where Dagster puts the database of runs is for Dagster to know.
+        # Dagster decides where the database of runs is.
         self._run_storage.__class__ = _HeldRuns

@@ -1,4 +1,4 @@
-"""A whole installation in a temporary folder: datasets, sources, a Dagster daemon and webserver, on the shared Spark server."""
+"""A complete installation in a temporary folder: datasets, sources, a Dagster daemon and webserver, on the shared Spark server."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ COPIES: Mapping[str, str] = {
     "tickets_at_once": "tickets",
     "tickets_killed": "tickets",
 }
-"""Datasets of the installation that a run shares: each file of tests has its own, as all of them may be at work at once."""
+"""Datasets of the installation that a run shares: each file of tests has its own, because all may run at the same time."""
 # Run limits under which chunks of one backfill meet each other at the release.
 MEETING: Mapping[str, Any] = {"max_concurrent_runs": 3, "tag_concurrency_limits": []}
 Rows = Sequence[tuple[int, int]]
@@ -72,7 +72,7 @@ class Lab:
         config: Path = ROOT / "dagster.yaml",
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """`config` is the instance's configuration; `variables` come on top of the installation's environment."""
+        """`config` is the instance's configuration; `variables` are added to the installation's environment."""
         self.root = root
         self.config = config
         self.home = root / "home"
@@ -105,13 +105,13 @@ class Lab:
                 self.edit_model(name, "dataset.yaml", original, name)
         self.home.mkdir(parents=True)
         (self.root / "state" / "dagster").mkdir(parents=True)
-        # This process opens the instance as well, and has not the variables of the lab.
+        # This process also opens the instance, and does not have the variables of the lab.
         config = _filled_in(yaml.safe_load(self.config.read_text(encoding="utf-8")), self.environ)
         config["concurrency"]["runs"].update(run_limits)
         (self.home / "dagster.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
 
     def start(self) -> None:
-        """Start daemon, then webserver: both at once on a fresh home would race for the schema."""
+        """Start the daemon, then the webserver: started together on a fresh home, both would race to create the schema."""
         with self.instance:
             pass
         self.start_daemon()
@@ -122,7 +122,7 @@ class Lab:
         self._spawn(daemon_command(self._code), "daemon.log")
 
     def kill_daemon(self) -> None:
-        """End the daemon by SIGKILL; run workers that are at work go on."""
+        """End the daemon by SIGKILL; running workers continue."""
         self._kill("daemon.log")
 
     def start_webserver(self) -> None:
@@ -141,7 +141,7 @@ class Lab:
 
     @property
     def application(self) -> Application:
-        """The application as this process sees it now: models are read anew."""
+        """The application as this process sees it now: models are read again."""
         return Application(Settings.from_env(self.environ))
 
     @property
@@ -167,25 +167,25 @@ class Lab:
         tags: Mapping[str, str] | None = None,
         contract: object = None,
     ) -> str:
-        """Launch a native backfill through the webserver; its id."""
+        """Launch a native backfill through the webserver; returns its id."""
         config = {"ops": {f"shadow__{dataset}": {"config": {"expected_change": contract}}}} if contract else {}
         keys = tuple(day.isoformat() for day in days)
         return launch_backfill(Backfill(dataset, keys, layers, tags=tags or {}, run_config=config), self.url)
 
     def launch_live(self, dataset: str, day: dt.date) -> str:
-        """Launch the live job of a day through the webserver; the run's id."""
+        """Launch the live job of a day through the webserver; returns the run's id."""
         answer = self.graphql(LAUNCH_RUN, params=job_params(f"live_{dataset}", day))["launchRun"]
         assert answer["__typename"] == "LaunchRunSuccess", answer
         return str(answer["run"]["runId"])
 
     def publish(self, dataset: str, days: Sequence[dt.date]) -> None:
-        """Build and publish days without Dagster, which does not take them for materialized then."""
+        """Build and publish days without Dagster, which then does not count them as materialized."""
         application = self.application
         with application.session(f"before the tests of {dataset}") as spark:
             publish(application, spark, dataset, days)
 
     def finished(self, backfill_id: str, seconds: float = 420) -> str:
-        """Wait for a backfill; its final status."""
+        """Wait for a backfill; returns its final status."""
         with self.instance as instance:
 
             def status() -> str:
@@ -211,7 +211,7 @@ class Lab:
             )
 
     def logs(self, lines: int = 60) -> str:
-        """The last lines of all that the lab's processes have said."""
+        """The last lines of the output of the lab's processes."""
         said = {log.name: log.read_text(encoding="utf-8").splitlines() for log in sorted(self.root.glob("*.log"))}
         return "\n".join(line for name, text in said.items() for line in (f"--- {name}", *text[-lines:]))
 
@@ -236,7 +236,7 @@ class Lab:
         return [found for found in self.application.doctor.examine() if is_of_this_lab(self, found.what)]
 
     def materialized(self, layer: str, dataset: str) -> set[str]:
-        """Partitions that Dagster takes for materialized."""
+        """Partitions that Dagster counts as materialized."""
         with self.instance as instance:
             return set(instance.get_materialized_partitions(dg.AssetKey([dataset, layer])))
 
@@ -255,11 +255,11 @@ class Lab:
         try:
             out, err = process.communicate()
         finally:
-            process.kill()  # it has ended, unless the test's time is over
+            process.kill()  # it has ended, unless the test ran out of time
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def begun(self, *command: str, cwd: Path | None = None, **environ: str) -> subprocess.Popen[str]:
-        """The same, without waiting for its end."""
+        """The same, without waiting for it to end."""
         return subprocess.Popen(
             [str(Path(sys.executable).with_name(command[0])), *command[1:]],
             cwd=cwd or self.root,
@@ -332,7 +332,7 @@ def content(table: DeltaTable) -> dict[dt.date, dict[int, int]]:
 
 
 def shared_lab(warehouse: Path) -> Lab:
-    """The one lab of a run; whoever comes first starts daemon and webserver, which end with the last test of Dagster."""
+    """The one lab of a run; the first process starts daemon and webserver, which end with the last test of Dagster."""
     lab = Lab(shared_folder() / "lab", warehouse)
 
     def start() -> str:
@@ -367,7 +367,7 @@ def started_alone(lab: Lab) -> Iterator[None]:
 
 
 def is_of_this_lab(lab: Lab, finding: str) -> bool:
-    """Whether a finding of the doctor is about this lab: other ledgers have their datasets and releases in the same warehouse."""
+    """Whether a finding of the doctor is about this lab: the same warehouse has datasets and releases of other ledgers."""
     if table := re.match(r"(?:raw|staging|published)/(\w+)", finding):
         return (lab.datasets / table[1]).is_dir()
     return not finding.startswith(f"the table {DATA_RELEASES} is not what the ledger says of")

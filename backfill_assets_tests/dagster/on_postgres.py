@@ -1,4 +1,4 @@
-"""A Postgres server of the tests' own with role, databases and variables as docs/postgres.md has them."""
+"""A Postgres server of the tests' own with role, databases and variables as in docs/postgres.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEDGER, DAGSTER = "BACKFILL_ASSETS_LEDGER_URL", "BACKFILL_ASSETS_DAGSTER_URL"
 
 @contextmanager
 def documented_urls() -> Iterator[dict[str, str]]:
-    """A server with role and databases as the document makes them; the document's variables, on this server."""
+    """A server with role and databases as the document makes them; gives the document's variables for this server."""
     document = (ROOT / "docs" / "postgres.md").read_text(encoding="utf-8")
     (statements,) = re.findall(r"^```sql\n(.*?)^```$", document, re.MULTILINE | re.DOTALL)
     documented = dict(re.findall(r"^export (\w+)='(.*)'$", document, re.MULTILINE))

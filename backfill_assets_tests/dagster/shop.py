@@ -1,6 +1,6 @@
-"""A project of somebody who has the package installed, for tests by the documented commands alone.
+"""A project of a user who has the package installed, for tests that use only the documented commands.
 
-It imports nothing of the package, so that the same tests can be played with an older one.
+It imports nothing of the package, so the same tests can run against an older one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ D1, D2, D3, D4 = (f"2026-01-0{number}" for number in range(1, 5))
 
 
 class Shop:
-    """A project of somebody who has this package installed, and its sources."""
+    """A project of a user who has this package installed, and its sources."""
 
     def __init__(self, root: Path, warehouse: Path) -> None:
         self.root = root
@@ -48,7 +48,7 @@ class Shop:
     def describe(
         self, name: str, source: Mapping[str, object], models: tuple[str, str] = ("", ""), **more: object
     ) -> None:
-        """Describe a dataset of `day`, `id` and what `more` says; by default its models hand all columns through."""
+        """Describe a dataset of `day`, `id` and what `more` says; by default its models pass all columns through."""
         columns = {"day": {"type": "date"}, "id": {"type": "integer"}, **more.pop("columns", {})}  # type: ignore[dict-item]
         said = {
             "name": name, "partition_column": "day", "time_zone": "UTC", "start": D1, "end": "2026-01-31", "key": ["day", "id"],
@@ -72,7 +72,7 @@ class Shop:
 
     @contextmanager
     def observed(self, **variables: str) -> Iterator[None]:
-        """Give commands more variables while the block lasts."""
+        """Set more variables for commands within the block."""
         before, self.environ = self.environ, self.environ | variables
         try:
             yield
@@ -80,7 +80,7 @@ class Shop:
             self.environ = before
 
     def launch(self, name: str, day: str, last: str = "", config: object = None) -> subprocess.CompletedProcess[str]:
-        """Launch a day, or a range in one run, as README has it for CI."""
+        """Launch a day, or a range in one run, as README shows it for CI."""
         days = ["--partition-range", f"{day}...{last}"] if last else ["--partition", day]
         given = ["--config-json", json.dumps(config)] if config else []
         return self.run(
@@ -88,7 +88,7 @@ class Shop:
         )
 
     def build(self, name: str, day: str) -> subprocess.CompletedProcess[str]:
-        """Build a day up to what would be published; its unit stays open."""
+        """Build a day without publishing it; its unit stays open."""
         return self.run(*self.materialize(day, *(f"{name}/{layer}" for layer in ("raw", "staging", "shadow"))))
 
     @staticmethod
@@ -116,7 +116,7 @@ class Shop:
 
 
 def refuses(done: subprocess.CompletedProcess[str], word: str) -> None:
-    """See that a command has failed, and has named this."""
+    """Assert that a command failed with this message."""
     said = done.stdout + done.stderr
     assert done.returncode != 0, said[-3000:]
     assert word in said, said[-5000:]

@@ -1,4 +1,4 @@
-"""The benchmark, small: it measures what it says, on an installation of its own that it leaves clean."""
+"""A small benchmark: it measures what it says, on an installation of its own that it leaves clean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worked cases of the documents, and ways to be wrong and green, by the documented commands alone.
+"""The worked cases of the documents, and ways to be wrong and green, tested only with the documented commands.
 
 Each test is a project of its own, outside of this one; what readers see is asked with `backfill sql`.
 """
@@ -37,7 +37,7 @@ def shop(tmp_path: Path, spark_server: SparkServer) -> Shop:
 
 
 def test_a_supplier_who_sends_corrects_and_takes_back(shop: Shop) -> None:
-    """The script of docs/deliveries.md, as it stands there."""
+    """The script of docs/deliveries.md, word for word."""
     document = (ROOT / "docs" / "deliveries.md").read_text(encoding="utf-8")
     sends, withdraws, restores = _SCRIPT.findall(document)
     shop.describe("sales", {"path": "x/{day}.csv", "columns": {"id": "integer"}}, checks=MAY_MOVE)
@@ -51,7 +51,7 @@ def test_a_supplier_who_sends_corrects_and_takes_back(shop: Shop) -> None:
     shown = shop.run("bash", "-euc", pieces[-1])
     assert re.search(r"superseded by", shown.stdout), shown.stdout + shown.stderr
 
-    # What a daemon would launch is launched here.
+    # This launches what a daemon would launch.
     taken_out = shop.run("bash", "-euc", withdraws.replace("backfill refresh sales\n", ""))
     assert f"sales {D2}: not built from the deliveries in force" in taken_out.stdout, (
         taken_out.stdout + taken_out.stderr
@@ -65,7 +65,7 @@ def test_a_supplier_who_sends_corrects_and_takes_back(shop: Shop) -> None:
 
 
 def test_a_source_column_that_is_added_in_mid_history(shop: Shop) -> None:
-    """What docs/dataset-yaml.md says of it, with files that are gone by then."""
+    """What docs/dataset-yaml.md says about it, with files that no longer exist."""
     shop.describe("rides", {"columns": {"id": "integer"}})
     shop.deliver("rides", D1, "id", "1")
     tipped = shop.deliver("rides", D2, "id,tip", "1,2.50")
@@ -110,7 +110,7 @@ def test_days_that_a_day_looks_back_at_are_landed_with_it(shop: Shop) -> None:
         shop.deliver("rolling", day, "id,n", f"1,{n}")
     assert shop.launch("rolling", D3).returncode == 0
     assert shop.sees("rolling", "day, n") == [[D3, "50"]]
-    # The sum of all days that a launch brings, and not of the days that are looked back at.
+    # The sum of all days of a launch, without the days that are only looked back at.
     depends = rolling.replace("RANGE BETWEEN INTERVAL 1 DAY PRECEDING AND CURRENT ROW", "")
     shop.describe("running", number, ("", depends), columns={"n": {"type": "integer"}}, lookback_days=1)
     for day, n in ((D1, 10), (D2, 20), (D3, 30), (D4, 40)):
@@ -122,7 +122,7 @@ def test_days_that_a_day_looks_back_at_are_landed_with_it(shop: Shop) -> None:
 def test_a_row_that_would_lose_something_in_reading_is_quarantined(shop: Shop) -> None:
     both = {"columns": {"id": "integer", "n": "decimal(9,2)"}}
     shop.describe("cut", both, columns={"n": {"type": "decimal(9,2)"}})
-    # The second row is cut, and the file has a column that nobody declared.
+    # The second row is truncated, and the file has an undeclared column.
     shop.deliver("cut", D1, "id,n,note", "1,1.00,a", "2")
     shop.deliver("cut", D2, "id,n,note", "1,4.5049,a")
     for day in (D1, D2):
@@ -220,7 +220,7 @@ def test_a_stale_pyc_is_not_what_runs(shop: Shop) -> None:
 
 
 def test_a_project_file_that_is_not_hashed_is_not_run(shop: Shop) -> None:
-    """Python has a module of this name itself; the day is built by one text of the project's, and published under another."""
+    """Python itself has such a module; the day is built by one text of the project's module, and published under another."""
     in_python(shop, "unhashed", RATED.format(module="tabnanny"))
     for rate, assets in ((5, ("unhashed/raw", "unhashed/staging", "unhashed/shadow")), (6, ("unhashed/published",))):
         shop.write("tabnanny.py", f"RATE = {rate}\n")

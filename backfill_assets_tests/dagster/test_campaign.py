@@ -55,7 +55,7 @@ def test_a_campaign_from_plan_to_sign_off(published: Lab) -> None:
     assert "canaries" in text
     assert f"backfill launch {ID}" in text
 
-    # The model is wrong in a way that the contract sees: the canaries fail and stop the campaign by themselves.
+    # The contract detects the error of the model: the canaries fail and stop the campaign by themselves.
     lab.edit_model(
         DATASET,
         "fact.sql",
@@ -77,13 +77,13 @@ def test_a_campaign_from_plan_to_sign_off(published: Lab) -> None:
     validated = reaches(lab, "validated")
     built = [day for batch in shadows(validated) for day in batch["days"]]
     assert sorted(built[-len(DAYS) :]) == [str(day) for day in DAYS]
-    # The two canaries alone, then the rest.
+    # Only the two canaries, then the rest.
     assert {len(batch["days"]) for batch in validated["batches"]} == {1, 2}
     assert validated["estimate"]["planned"]["batches"] > validated["estimate"]["left"]["batches"] == 0
     assert amounts(lab, DATASET, DAYS) == dict.fromkeys(DAYS, 20)
     assert lab.materialized("shadow", DATASET) >= {str(day) for day in DAYS}
 
-    # Nothing leads past the approval, and an approval is for the evidence that was seen.
+    # No way leads past the approval, and an approval covers exactly the evidence that was seen.
     unit = str(validated["unit"])
     assert "approve" in backfill(lab, "publish", unit, refused=True)
     assert "approve" in backfill(lab, "publish", ID, refused=True)
@@ -103,7 +103,7 @@ def test_a_campaign_from_plan_to_sign_off(published: Lab) -> None:
     assert (undone["state"], undone["next"].split(",")[0]) == (
         "rolled_back", f"backfill approve {ID} --evidence {undone['evidence']}"
     )  # fmt: skip
-    # What was approved was taken back: it has to be approved again.
+    # The approved release was rolled back: it has to be approved again.
     backfill(lab, "publish", ID, refused=True)
     backfill(lab, "approve", ID, "--evidence", str(undone["evidence"]))
     backfill(lab, "publish", ID)

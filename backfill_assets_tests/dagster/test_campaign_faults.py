@@ -1,4 +1,4 @@
-"""Whatever is killed while a campaign runs, no batch that passed is built again; and it yields to live runs, down to its floor."""
+"""No kill during a campaign makes it build a passed batch again; and it yields to live runs, down to its floor."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def shadows(lab: Lab, name: str, state: AttemptState | None = None) -> list[Atte
 
 
 def at_work(lab: Lab, name: str, *, after: int) -> Attempt:
-    """The batch at work, once so many have passed."""
+    """The running batch, once so many have passed."""
 
     def found() -> bool:
         return len(shadows(lab, name, AttemptState.done)) >= after and bool(shadows(lab, name, AttemptState.running))
@@ -89,7 +89,7 @@ def kill(pid: int) -> None:
 
 
 def assert_built_once(observed: Observed, lab: Lab, name: str, days: Days) -> None:
-    """Each day has passed exactly once, and readers see none of it."""
+    """Each day has passed exactly once, and readers see none of the new rows."""
     done = Counter(day for attempt in shadows(lab, name, AttemptState.done) for day in attempt.days)
     assert done == dict.fromkeys(days, 1)
     seen: CampaignStanding = standing(lab, name)
@@ -115,7 +115,7 @@ def assert_published_once(observed: Observed, lab: Lab, name: str, days: Days) -
 
 
 def doctor_finds_nothing(lab: Lab) -> None:
-    """As `backfill doctor` looks; Dagster is told of the last batch or release a moment after the ledger knows of it."""
+    """Examine as `backfill doctor` does; the last batch or release is reported to Dagster a moment after it is in the ledger."""
     seen: list[Finding] = []
 
     def nothing() -> bool:
@@ -131,14 +131,14 @@ def doctor_finds_nothing(lab: Lab) -> None:
 
 
 def launched(lab: Lab, name: str) -> bool:
-    """Whether a campaign is at work, and the command that has launched it only watches."""
+    """Whether a campaign is running, so that the command that launched it only watches."""
     ledger = lab.application.ledger
     return ledger.campaign(name).phase is Phase.running and f"launch:{name}" not in {
         lock.name for lock in ledger.locks()
     }
 
 
-def goes_on(lab: Lab, name: str) -> None:
+def continues(lab: Lab, name: str) -> None:
     """What the documentation tells people to do: nothing, unless the campaign has stopped; then `backfill resume`."""
     ends = {CampaignState.validated, CampaignState.stopped}
     wait_for(lambda: standing(lab, name).state in ends, f"campaign {name} to end or to stop", 400, every=2)
@@ -156,7 +156,7 @@ def test_a_killed_command_and_a_killed_run_worker_need_no_command(observed: Obse
     with subprocess.Popen(
         [program, "launch", name, "--watch"], cwd=lab.root, env=environ, stdout=subprocess.DEVNULL
     ) as command:
-        # Killed within its launch it would leave the lock of it behind, which the doctor tells of.
+        # Killed during the launch, it would leave its lock behind, which the doctor reports.
         wait_for(lambda: launched(lab, name), "the launch", 120)
         kill(command.pid)
     attempt = at_work(lab, name, after=1)
@@ -183,7 +183,7 @@ def test_after_a_killed_daemon_and_a_killed_spark_server_only_missing_days_are_b
     assert pid is not None
     kill(pid)
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "its end", 30)
-    goes_on(lab, name)
+    continues(lab, name)
     (failed,) = [a for a in shadows(lab, name) if a.number == attempt.number]
     assert failed.state in {AttemptState.failed, AttemptState.lost}
     assert_built_once(observed, lab, name, days)

@@ -16,7 +16,7 @@ DAYS = day_range(dt.date(2024, 6, 1), dt.date(2024, 6, 4))
 
 
 def healthy(lab: Lab) -> bool:
-    """Whether the doctor finds nothing but what other tests have at work, and says so by its exit code as well."""
+    """Whether the doctor finds only running work of other tests, and its exit code says so, too."""
     done = lab.backfill("doctor", "--json")
     found = json.loads(done.stdout)
     assert done.returncode == int(any(one["severity"] == "error" for one in found)), done.stdout
@@ -64,7 +64,7 @@ def test_a_range_is_one_run_then_published_rolled_back_and_published_again(lab: 
     again = lab.backfill("publish", unit)
     assert again.returncode == 0, again.stderr
     assert amounts(lab, "orders", DAYS) == dict.fromkeys(DAYS, 10)
-    # The runs of other tests may be between two steps when the doctor looks.
+    # The runs of other tests may be between two steps during the examination.
     doctor = partial(lab.backfill, "doctor")
     wait_for(lambda: healthy(lab), "the doctor to find nothing", 300, every=15, instead=doctor)
 

@@ -86,7 +86,7 @@ def test_an_upstream_released_alone_leaves_its_downstream_behind_until_it_is_ref
     refused = lab.backfill("refresh", "trip_totals", "--webserver", lab.url)
     (backfill,) = [word for word in refused.stdout.split() if word.endswith(":")]
     assert lab.finished(backfill.rstrip(":")) == "COMPLETED_FAILED"
-    # The doubling of the upstream was announced for the upstream; nobody has said yet that it is right here as well.
+    # The doubling of the upstream was promised for the upstream; it is not yet promised for this dataset.
     assert "trip_totals" in lab.failures(backfill.rstrip(":"))
     lab.backfill("discard", lab.unit(backfill.rstrip(":")).id)
 

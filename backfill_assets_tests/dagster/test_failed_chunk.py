@@ -1,4 +1,4 @@
-"""A shadow that fails in one chunk: nothing of the unit is published until everything is proven; told in order."""
+"""A shadow that fails in one chunk: nothing of the unit is published until everything is proven; the tests run in order."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_day_has_its_own_check_result_with_the_numbers_behind_it(lab: Lab,
     with lab.instance as instance:
         records = instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
     events = [r.event.dagster_event for r in records if r.event is not None]
-    # A check that was only planned, and whose run ended before it, is in the history as well.
+    # A check that was only planned, because its run ended before it, is also in the history.
     done = [e for e in events if e is not None and e.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION]
     evaluations = [e.asset_check_evaluation_data for e in done]
     results = {e.partition: e for e in evaluations if e.partition in {str(d) for d in DAYS}}

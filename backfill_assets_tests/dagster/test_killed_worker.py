@@ -1,4 +1,4 @@
-"""A run worker that is killed on the shared installation: nobody has to do anything."""
+"""A run worker that is killed on the shared installation: no command is needed."""
 
 from __future__ import annotations
 

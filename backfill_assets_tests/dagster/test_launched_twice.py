@@ -1,4 +1,4 @@
-"""The same days are launched from the UI and from the command line at once, and the webserver dies with launches in it."""
+"""The same days are launched from the UI and the command line at the same time, and the webserver dies during launches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(400 * PATIENCE)]
 
 DATASET = "tickets_twice"
 MODULE = ("-m", "backfill_assets_tests.dagster.held_definitions")
-# What Dagster's own page sends, by a process of its own: the webserver's URL, the dataset, the title, the days.
+# The request of Dagster's own page, sent by a separate process: the webserver's URL, the dataset, the title, the days.
 CLIENT = """
 import sys
 from backfill_assets.orchestration.backfills import Backfill, launch_backfill
@@ -39,14 +39,14 @@ query { partitionBackfillsOrError { ... on PartitionBackfills { results { id tit
 Days = tuple[dt.date, ...]
 Process = subprocess.Popen[str]
 _BEGUN: list[Process] = []
-"""Whatever a test that fails leaves standing at a gate."""
+"""Processes that a failed test leaves waiting at a gate."""
 
 
 @pytest.fixture(scope="module")
 def lab(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """An installation of its own with the run limits as shipped, whose workers and whose webserver have gates."""
     root = tmp_path_factory.mktemp("twice")
-    # No worker dies here: one that a busy machine keeps waiting must not be taken for dead.
+    # No worker dies here: one that waits on a busy machine must not count as dead.
     own = {HOLD_VARIABLE: str(root / "gates"), "PYTHONPATH": str(ROOT), "BACKFILL_ASSETS_LEASE": "60s"}
     made = Lab(root, spark_server.folder.root.parent, variables=own)
     made.module = MODULE
@@ -76,7 +76,7 @@ def asked(lab: Lab, days: Days, title: str) -> Process:
 
 
 def answered(client: Process) -> str:
-    """The id of the backfill that a client was told."""
+    """The id of the backfill that a client received."""
     out, err = client.communicate(timeout=120 * PATIENCE)
     assert client.returncode == 0, err
     return out.strip()
@@ -91,7 +91,7 @@ def commanded(lab: Lab, days: Days, gates: Path) -> Process:
 
 
 def assert_once(lab: Lab, days: Days) -> str:
-    """Each day was built and released exactly once, readers see the model's content, nothing is left; in words."""
+    """Each day was built and released exactly once, readers see the model's content, nothing is left; returns this in words."""
     assert amounts(lab, DATASET, days) == dict.fromkeys(days, 30)
     ledger = lab.application.ledger
     attempts = [a for a in ledger.attempts() if a.layer == "shadow" and set(a.days) & set(days)]
@@ -102,7 +102,7 @@ def assert_once(lab: Lab, days: Days) -> str:
     assert [(r.state.value, {s.day for s in r.manifest.days}) for r in releases] == [("finalized", set(days))]
     units = [u for u in ledger.units(DATASET) if set(days) & set(u.targets[DATASET])]
     assert [u.state for u in units] == [UnitState.published]
-    # Dagster is told of the last days a moment after they are released.
+    # The last days are reported to Dagster a moment after their release.
     wait_for(lambda: not lab.findings(), "the doctor to find nothing", 60)
     return f"{len(attempts)} attempts, {len(releases)} release of {len(days)} days; the doctor: nothing"
 
@@ -114,15 +114,15 @@ def listed(lab: Lab) -> dict[str, dict[str, Any]]:
     return {one["title"]: one for one in found}
 
 
-@pytest.mark.parametrize("door", ["assign.1", "lock.1"], ids=["the first claim", "the first build"])
+@pytest.mark.parametrize("step", ["assign.1", "lock.1"], ids=["the first claim", "the first build"])
 def test_two_launches_that_reach_the_same_step_together_build_and_release_once(
-    observed: Observed, lab: Lab, door: str
+    observed: Observed, lab: Lab, step: str
 ) -> None:
-    days = delivered(lab, dt.date(2024, 2, 1) if door == "assign.1" else dt.date(2024, 2, 11), 6)
-    own = lab.root / f"command_{door}"
+    days = delivered(lab, dt.date(2024, 2, 1) if step == "assign.1" else dt.date(2024, 2, 11), 6)
+    own = lab.root / f"command_{step}"
     own.mkdir()
-    gates = [shut(own, door), shut(lab.root / "gates", door)]
-    command, client = commanded(lab, days, own), asked(lab, days, f"twice at {door}")
+    gates = [shut(own, step), shut(lab.root / "gates", step)]
+    command, client = commanded(lab, days, own), asked(lab, days, f"twice at {step}")
     backfill = answered(client)
     pids = [reached(gate) for gate in gates]
     let_go(*gates)
@@ -131,7 +131,7 @@ def test_two_launches_that_reach_the_same_step_together_build_and_release_once(
     assert ends == ("COMPLETED_SUCCESS", 0), (lab.failures(backfill), out[-3000:], err[-3000:])
     found = assert_once(lab, days)
     observed.injected(
-        f"the worker of the command {pids[0]} and that of the backfill {pids[1]} let go at once before {door}"
+        f"the worker of the command {pids[0]} and that of the backfill {pids[1]} let go at once before {step}"
     )
     observed.found(found)
 
@@ -180,7 +180,10 @@ def test_a_backfill_from_the_ui_that_comes_after_the_launch_of_a_campaign_leaves
     observed: Observed, lab: Lab
 ) -> None:
     days, gates = delivered(lab, dt.date(2024, 3, 11), 6), lab.root / "gates"
-    campaign, gate = planned(lab, "launched-first", DATASET, days, partitions_per_batch=3), shut(gates, "assign.1")
+    campaign, gate = (
+        planned(lab, "launched-first", DATASET, days, partitions_per_batch=3),
+        shut(gates, "assign.1"),
+    )
     launched = answered(asked(lab, days, "after the campaign"))
     pid = reached(gate)
     backfill(lab, "launch", campaign)
@@ -236,13 +239,13 @@ def test_the_webserver_dies_with_a_launch_in_it_while_another_is_running(
     let_go(shadow_written)
     assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
     if point == AFTER:
-        # The daemon has taken it up while there is no webserver.
+        # The daemon has started it while there is no webserver.
         reached(landed)
     lab.start_webserver()
     shown = listed(lab)
     assert shown[at_work] == {"id": backfill, "title": at_work, "status": "COMPLETED_SUCCESS"}
     assert (in_flight in shown) == (point == AFTER)
-    # Whoever was not answered says it again: they cannot know.
+    # A user who got no answer launches again: they cannot know that it was stored.
     ids = [answered(asked(lab, more, again)), *([shown[in_flight]["id"]] if point == AFTER else [])]
     if point == BEFORE:
         reached(landed)

@@ -1,4 +1,4 @@
-"""The live pipeline beside an open unit: neither loses anything, and only a rewritten day becomes stale."""
+"""The live pipeline beside an open unit: neither loses anything, and only the rewritten day becomes stale."""
 
 from __future__ import annotations
 

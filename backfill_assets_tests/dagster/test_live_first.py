@@ -1,4 +1,4 @@
-"""A live run does not wait for a long backfill: not where a slot is kept for it, nor where both want the same one."""
+"""A live run does not wait for a long backfill, whether a slot is kept for it or both need the same slot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATASET = "tickets_live"
 HISTORY = day_range(dt.date(2024, 5, 1), dt.date(2024, 5, 15))
 TODAY = dt.date(2024, 5, 16)
 LIMITS: dict[str, dict[str, Any]] = {
-    # As shipped: one slot of the queue is for live runs alone.
+    # As shipped: one slot of the queue is for live runs only.
     "beside": {},
     # One slot for all: only the priority brings the live run before the chunks that were queued earlier.
     "before": {"max_concurrent_runs": 1, "tag_concurrency_limits": []},
@@ -28,7 +28,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(params=LIMITS)
 def lab(request: pytest.FixtureRequest, spark_server: SparkServer, tmp_path: Path) -> Iterator[Lab]:
-    """An installation of its own; the warehouse is the session's, so that each has another dataset."""
+    """An installation of its own; all share the session's warehouse, so each has another dataset."""
     lab = Lab(tmp_path, spark_server.folder.root.parent)
     lab.set_up({f"{DATASET}_{request.param}": "tickets"}, run_limits=LIMITS[request.param])
     with started(lab):

@@ -1,4 +1,4 @@
-"""Postgres, with the ledger and Dagster's storage on it, is killed under a worker of a living installation: one command goes on."""
+"""Postgres, with the ledger and Dagster's storage, is killed under a running worker: one command finishes the work."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from backfill_assets_tests.observed import Observed
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200 * PATIENCE)]
 
 DATASET = "tickets_postgres_deaths"
-# Where the worker stands when Postgres goes for long: the days of the case, what the outage cuts, by what the sensor knows of
-# its death, and what goes on after it. With a lease that ended in the outage it is the first look that tells.
+# Where the worker is when a long outage begins: the days of the case, what the outage cuts, how the sensor detects the
+# worker's death, and what continues afterwards. If the lease ended during the outage, the first check detects it.
 LONG = {
     "add_evidence.1": (
         day_range(dt.date(2024, 3, 11), dt.date(2024, 3, 12)), "the evidence", "has not renewed the lease", "resume",
@@ -38,7 +38,7 @@ LONG = {
     ),
 }  # fmt: skip
 RETRIES_SECONDS = 12
-"""Longer than Dagster tries again to reach Postgres: 0.2 s, doubled five times, give or take."""
+"""Longer than Dagster retries to reach Postgres: about 0.2 s, doubled five times."""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def lab(urls: dict[str, str], spark_server: SparkServer, tmp_path_factory: pytes
     (root / "gates").mkdir()
     with started(made):
         yield made
-    # Of a code server the thread that would end it has died of the outage as well.
+    # The outage has also killed the thread of a code server that would end it.
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.environ().get("DAGSTER_HOME") == str(made.home):
@@ -72,7 +72,7 @@ def test_postgres_is_killed_under_a_worker_that_commits(lab: Lab, urls: dict[str
     server.kill()
     try:
         let_go(gate)
-        # The commit needs no ledger; what comes after it does.
+        # The commit needs no ledger; the steps after it do.
         wait_for(lambda: readers_see(lab, days) == dict.fromkeys(days, 30), "the commit of the worker", 60)
     finally:
         server.start()
@@ -93,16 +93,16 @@ def test_postgres_is_away_for_longer_than_all_retries_take(
     try:
         let_go(gate)
         wait_for(lambda: not is_running(worker), "the end of the worker, which cannot tell of it", 240)
-        # The thread of the code server that would fail its run ends as well.
+        # The thread of the code server that would fail its run also ends.
         time.sleep(RETRIES_SECONDS)
     finally:
         server.start()
     ended, first = lab.finished(backfill), lab.runs(backfill)[-1]
     assert first.is_finished
-    # By the sensor, and not by a limit of Dagster's after which nobody knows why.
-    assert known.format(pid) in told_of(lab, first.run_id)
+    # By the sensor, and not by a limit of Dagster's that gives no reason.
+    assert known.format(pid) in reported_end(lab, first.run_id)
     then = "tried again"
-    # Whether Dagster has failed the backfill depends on whether it looked after it while Postgres was away.
+    # Whether Dagster has failed the backfill depends on whether it checked it during the outage.
     if ended != "COMPLETED_SUCCESS":
         went_on = lab.run("backfill", command, unit, *(["--webserver", lab.url] if command == "resume" else []))
         assert went_on.returncode == 0, went_on.stderr
@@ -115,7 +115,7 @@ def test_postgres_is_away_for_longer_than_all_retries_take(
 
 
 def held(lab: Lab, days: Sequence[dt.date], call: str) -> tuple[str, Path, int]:
-    """A backfill whose worker stands before a call: the backfill, the gate and the worker's process."""
+    """A backfill whose worker waits before a call: the backfill, the gate and the worker's process."""
     for day in days:
         lab.deliver(DATASET, day, [(1, 10), (2, 20)])
     gate = shut(lab.root / "gates", call)
@@ -123,21 +123,21 @@ def held(lab: Lab, days: Sequence[dt.date], call: str) -> tuple[str, Path, int]:
     return backfill, gate, reached(gate)
 
 
-def told_of(lab: Lab, run: str) -> str:
-    """What Dagster was told of the end of a run."""
+def reported_end(lab: Lab, run: str) -> str:
+    """What was reported to Dagster about the end of a run."""
     ends = {dg.DagsterEventType.PIPELINE_FAILURE, dg.DagsterEventType.PIPELINE_CANCELED}
     with lab.instance as instance:
         return "\n".join(event.message for event in instance.all_logs(run, of_type=ends))
 
 
 def readers_see(lab: Lab, days: Collection[dt.date]) -> dict[dt.date, int]:
-    """Sum of the published amounts per day, from the files alone: an application would ask the ledger."""
+    """Sum of the published amounts per day, read from the files only: an application would ask the ledger."""
     table = DeltaTable(Path(lab.environ["BACKFILL_ASSETS_WAREHOUSE"]) / "published" / DATASET)
     return {day: sum(rows.values()) for day, rows in content(table).items() if day in days}
 
 
 def assert_once(lab: Lab, days: Sequence[dt.date]) -> str:
-    """Readers see the model's content, each day was released exactly once, and the doctor finds nothing; in words."""
+    """Readers see the model's content, each day was released exactly once, and the doctor finds nothing; returns this in words."""
     assert readers_see(lab, days) == dict.fromkeys(days, 30)
     wait_for(lambda: lab.materialized("published", DATASET) >= {str(day) for day in days}, "Dagster to hear of it", 240)
     releases = [r for r in lab.application.ledger.releases(DATASET) if days[0] in {s.day for s in r.manifest.days}]

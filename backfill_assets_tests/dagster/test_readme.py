@@ -1,4 +1,4 @@
-"""A second dataset, added from README alone in a folder outside of this project."""
+"""A second dataset, added in a folder outside of this project by following only README."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_readme_alone_leads_to_a_published_dataset_outside_of_the_project(
     (script,) = _COMMANDS.findall(readme)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("BACKFILL_", "DAGSTER_"))}
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
-    # The reader's own server would do as well; a second JVM would only be slow.
+    # The reader's own server would also work; a second JVM would only be slow.
     environ["BACKFILL_ASSETS_WAREHOUSE"] = str(spark_server.folder.root.parent)
 
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The Spark server goes away while it writes, while it checks, and for one of another configuration; one command goes on."""
+"""The Spark server dies while it writes or checks, or is replaced by one of another configuration; one command continues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200 * PATIENCE)]
 DATASET = "tickets_servers"
 DAYS = day_range(dt.date(2024, 3, 1), dt.date(2024, 3, 12))
 OLD, NEW = 10, 7
-# Rows of a day that takes a while to write: long enough for a test that sees the files of its neighbours to stop the server.
+# Rows of a day that takes a while to write: a test that sees the files of its neighbours has time to stop the server.
 MANY = 1_000_000
 FEW = 3
 ANY = {"row_count": "any", "amount": "any"}
@@ -39,7 +39,7 @@ golden:
     ours: SELECT DISTINCT day, 1L AS sold FROM {dataset}
     columns: {{sold: {{}}}}
 """
-# What a server of somebody else may well have otherwise.
+# Settings that a server of another user may well have.
 OTHERWISE = {
     "spark.driver.memory": "1200m",
     "spark.sql.shuffle.partitions": "13",
@@ -56,11 +56,11 @@ Days = tuple[dt.date, ...]
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """An installation with a Spark server of its own, in which all days are published and about to be corrected."""
+    """An installation with a Spark server of its own, in which all days are published and will be corrected."""
     root = tmp_path_factory.mktemp("servers")
     made = Lab(root, root / "warehouse", variables={"BACKFILL_ASSETS_SPARK_MEMORY": "1g"})
     made.set_up({DATASET: "tickets"}, run_limits={"max_concurrent_runs": 1, "tag_concurrency_limits": []})
-    # Of one row that is delivered the model makes as many as its ticket says.
+    # The model makes as many rows of a delivered one as its ticket says.
     made.edit_model(DATASET, "staging.sql", "ticket, amount", "explode(sequence(1L, ticket)) AS ticket, amount")
     made.edit_model(DATASET, "dataset.yaml", "chunk_days: 3", "chunk_days: 2")
     made.edit_model(DATASET, "dataset.yaml", "checks:", f"{GOLDEN.format(dataset=DATASET)}checks:")
@@ -83,7 +83,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 def corrected(lab: Lab, days: Days, rows: int) -> str:
-    """Launch a correction of four days, which is two runs one after the other; the last day has so many rows."""
+    """Launch a correction of four days, which is two consecutive runs; the last day has so many rows."""
     for day in days:
         lab.deliver(DATASET, day, [(rows if day == days[-1] else FEW, NEW)], number=2)
     return lab.launch(DATASET, days, contract=ANY)
@@ -101,7 +101,7 @@ def as_before(days: Days) -> dict[dt.date, tuple[int, int]]:
 
 
 def as_modelled(days: Days, rows: int) -> dict[dt.date, tuple[int, int]]:
-    """What the model makes of what `corrected` delivered."""
+    """What the model makes of the files that `corrected` delivered."""
     return {day: (number, number * NEW) for day in days for number in [rows if day == days[-1] else FEW]}
 
 
@@ -126,7 +126,7 @@ def at_work(lab: Lab, backfill: str, days: Days) -> Attempt:
 
 
 def frozen_in_mid_write(lab: Lab, attempt: Attempt) -> psutil.Process:
-    """Stop the server when files of a shadow are whole, but not all of them, and nothing is committed."""
+    """Stop the server when some files of a shadow are complete, others are not, and nothing is committed."""
     server = psutil.Process(_pid(lab))
     folder = lab.application.layout.published_path(DATASET) / attempt.folder
     wait_for(lambda: whole(folder), f"the first file in {folder}", 300, every=0.002)
@@ -138,7 +138,7 @@ def frozen_in_mid_write(lab: Lab, attempt: Attempt) -> psutil.Process:
 
 
 def whole(folder: Path) -> list[Path]:
-    """The data files of a folder that were written to their end."""
+    """The completely written data files of a folder."""
     return [
         file for file in folder.rglob("part-*.parquet") if file.read_bytes()[-4:] == b"PAR1" and file.stat().st_size > 4
     ]
@@ -155,8 +155,8 @@ def kill(server: psutil.Process) -> None:
     wait_for(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE, "the server's end", 30)
 
 
-def goes_on(observed: Observed, lab: Lab, backfill: str, days: Days, rows: int) -> None:
-    """What must hold once the server is gone in the second run of a correction, and what one command makes of it."""
+def continues(observed: Observed, lab: Lab, backfill: str, days: Days, rows: int) -> None:
+    """What must hold once the server has died in the second run of a correction, and after one command."""
     unit, first, second = lab.unit(backfill), days[:2], days[2:]
     assert lab.finished(backfill) != "COMPLETED_SUCCESS"
     failed = lab.failures(backfill)
@@ -196,7 +196,7 @@ def _pid(lab: Lab) -> int:
 
 
 def agrees(lab: Lab) -> None:
-    """The doctor, who asks Dagster as well, finds nothing, and nothing to mend."""
+    """The doctor, which also asks Dagster, finds nothing, and nothing to repair."""
     done = lab.run("backfill", "doctor", "--repair")
     assert "nothing to repair automatically" in done.stdout, done.stdout + done.stderr
     assert "everything that was compared agrees" in done.stdout, done.stdout
@@ -211,8 +211,8 @@ def test_the_server_is_killed_while_it_writes_a_shadow(observed: Observed, lab: 
     folder = lab.application.layout.published_path(DATASET) / attempt.folder
     observed.injected(f"kill -9 of the Spark server with {len(whole(folder))} of 2 files of a shadow written")
     kill(server)
-    goes_on(observed, lab, backfill, days, MANY)
-    # Nobody takes what was written by half for anything; it goes with the next sweep.
+    continues(observed, lab, backfill, days, MANY)
+    # Half-written files are ignored; the next sweep deletes them.
     assert not (folder / "_delta_log" / f"{0:020}.json").exists()
 
 
@@ -227,7 +227,7 @@ def test_the_server_is_killed_while_it_checks_a_shadow(observed: Observed, lab: 
         )
         observed.injected("kill -9 of the Spark server in the middle of the checks of a shadow")
         kill(psutil.Process(_pid(lab)))
-    goes_on(observed, lab, backfill, days, FEW)
+    continues(observed, lab, backfill, days, FEW)
 
 
 def test_the_server_is_replaced_by_one_of_another_configuration_in_the_middle_of_a_unit(
@@ -245,6 +245,6 @@ def test_the_server_is_replaced_by_one_of_another_configuration_in_the_middle_of
         lab.environ["BACKFILL_ASSETS_SPARK_URL"] = url
         try:
             with started(lab):
-                goes_on(observed, lab, backfill, days, FEW)
+                continues(observed, lab, backfill, days, FEW)
         finally:
             del lab.environ["BACKFILL_ASSETS_SPARK_URL"]

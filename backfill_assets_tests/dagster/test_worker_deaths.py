@@ -1,4 +1,4 @@
-"""A run worker dies by SIGKILL between any two steps of the pipeline; its run is retried and does only what lacks."""
+"""A run worker dies by SIGKILL between any two steps of the pipeline; its run is retried and does only what is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200 * PATIENCE)]
 
 DATASET = "tickets_deaths"
 FIRST = dt.date(2024, 11, 1)
-# Before which call it dies, and which occurrence of it; what was done by then; whether the shadow is built again.
+# Before which call it dies, and which occurrence of it; what was done before; whether the shadow is built again.
 DEATHS = {
     "add_deliveries.1": ("raw is written", True),
     "add_staged.1": ("staging is written", True),
@@ -64,6 +64,6 @@ def test_a_run_worker_dies_between_two_steps_of_the_pipeline(lab: Lab, observed:
     assert (len(attempts) > 1) == (again and call.startswith("add_evidence"))
     releases = [r for r in lab.application.ledger.releases(DATASET) if day in {s.day for s in r.manifest.days}]
     assert [r.state.value for r in releases].count("finalized") == 1
-    # The sensor ends the attempt of the dead a little later.
+    # The sensor ends the attempt of the dead worker a little later.
     wait_for(lambda: not lab.findings(), "the doctor to find nothing", 60)
     observed.found(f"{len(attempts)} attempts, {len(releases)} releases; the doctor: nothing")

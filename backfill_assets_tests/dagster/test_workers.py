@@ -1,4 +1,4 @@
-"""Workers that are cancelled or killed: their Spark work ends, their runs do not stay open, the work goes on."""
+"""Workers that are cancelled or killed: their Spark work ends, their runs do not stay open, the work continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TERMINATE = "mutation Stop($run: String!) { terminateRun(runId: $run) { __typen
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """An installation with a Spark server of its own: its CPU tells whether it works for anybody."""
+    """An installation with a Spark server of its own: its CPU shows whether it is working."""
     root = tmp_path_factory.mktemp("workers")
     made = Lab(root, root / "warehouse", variables={"BACKFILL_ASSETS_SPARK_MEMORY": "1g"})
     made.set_up({DATASET: DATASET})

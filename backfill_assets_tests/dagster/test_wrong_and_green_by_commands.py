@@ -1,6 +1,6 @@
-"""Ways to be wrong and green that need another process, another clock or somebody else on the host, by the commands alone.
+"""Ways to be wrong and green that need another process, another clock or another user of the host, by the commands only.
 
-They import nothing of the package, and are played with an older one as well: see docs/proof.md.
+They import nothing of the package, and also run against an older one: see docs/proof.md.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ time.time = lambda: true_time() + ten_years.total_seconds()
 @pytest.fixture
 def shop(tmp_path: Path, spark_server: SparkServer) -> Shop:
     shop = Shop(tmp_path, spark_server.folder.root.parent)
-    # Where runs are kept, which the sensor looks at.
+    # Where the runs are stored that the sensor checks.
     home = shop.write("home/dagster.yaml", "telemetry: {enabled: false}\n").parent
     shop.environ["DAGSTER_HOME"] = str(home)
     return shop
@@ -101,7 +101,7 @@ def test_a_clock_that_was_ahead_dates_no_later_release_and_hides_no_late_row(sho
         done(shop.launch("dated", D1))
     shop.deliver("dated", D2, "id", "2")
     done(shop.launch("dated", D2))
-    # Each day has a file by now that the run of another day has landed.
+    # Each day now has a file that the run of another day has landed.
     shop.deliver("dated", D3, "id", "3")
     done(shop.run(*shop.materialize(D3, "dated/raw")))
 
@@ -121,10 +121,12 @@ def test_another_process_on_the_host_cannot_stop_the_work_of_a_server_and_the_st
         (port,) = re.findall(r"sc://[^:]+:(\d+)", started)
         strangers = shop.run(sys.executable, str(STRANGER), *map(str, internal_ports(int(port)))).stdout.splitlines()
         assert strangers, "no other port is open"
-        heard = [line for line in strangers if line.endswith("told")]
+        accepted = [line for line in strangers if line.endswith("told")]
         works = shop.run("backfill", "sql", "SELECT count(*) FROM range(9) WHERE rand() < 2").returncode == 0
         said = shop.run("backfill", "spark", "status").returncode == 0
-        assert (heard, works, said) == ([], True, True), f"somebody else was heard: {heard}; {works=}, and {said=}"
+        assert (accepted, works, said) == ([], True, True), (
+            f"somebody else was heard: {accepted}; {works=}, and {said=}"
+        )
     finally:
         shop.run("backfill", "spark", "stop")
 
@@ -150,14 +152,14 @@ def test_a_first_file_that_comes_after_the_daily_run_is_run_and_a_refused_day_is
 
 
 def open_unit(shop: Shop) -> str:
-    """The unit that is open."""
+    """The open unit."""
     (unit,) = json.loads(done(shop.run("backfill", "status", "--json")))["units"]
     return str(unit["unit"])
 
 
 @contextmanager
 def stopped_once_raw_has_it(shop: Shop, name: str, day: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Land a file in a process that stands still while the block lasts: raw has its rows, and the ledger does not know it."""
+    """Land a file in a process that is paused within the block: raw has its rows, and the ledger does not know it."""
     log = Path(shop.environ["BACKFILL_ASSETS_WAREHOUSE"]) / "raw" / name / "_delta_log"
     before = len([*log.glob("*.json")])
     landing = subprocess.Popen(
@@ -196,6 +198,6 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 300) -> Non
 
 
 def done(command: subprocess.CompletedProcess[str]) -> str:
-    """What a command that succeeded has said."""
+    """The output of a command that succeeded."""
     assert command.returncode == 0, (command.stdout + command.stderr)[-3000:]
     return command.stdout

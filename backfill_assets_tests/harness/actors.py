@@ -1,4 +1,4 @@
-"""Who and what a world needs besides ledger and tables: names, people, a basis, a scheduler, readers' previews."""
+"""Who and what a world needs beyond ledger and tables: names, people, a basis, a scheduler, readers' previews."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SetBasis:
 
 
 class TwoChecks(CurrentBasis):
-    """The real basis, with the two checks for which a world makes verdicts."""
+    """The real basis, with the two checks that have verdicts in a world."""
 
     def checks(self, dataset: str) -> tuple[str, ...]:  # noqa: ARG002
         return CHECKS
@@ -115,7 +115,7 @@ class Previews:
 
 @dataclass
 class Scheduler:
-    """Backfills that run when a test says so, and live runs that are at work until it says otherwise."""
+    """Backfills that run when a test says so, and live runs that run until a test ends them."""
 
     requests: list[BackfillRequest] = field(default_factory=list)
     at_work: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Stands between a use case and a port: something happens before or after chosen calls."""
+"""Wraps a port of a use case: something happens before or after chosen calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Happens = Callable[[str], None]
 
 
 class Died(BaseException):
-    """The process is gone: nobody in it handles this."""
+    """The process is dead: no code in it handles this."""
 
 
 class _Between:
@@ -45,9 +45,9 @@ def dies_at(*names: str) -> Happens:
 
 
 def nothing(_call: str) -> None:
-    """Go on."""
+    """Continue."""
 
 
 def between(port: Port, calls: Collection[str], *, before: Happens = nothing, after: Happens = nothing) -> Port:
-    """The same port; `before` and `after` are told of these calls."""
+    """The same port; `before` and `after` are called with these calls."""
     return cast("Port", _Between(port, calls, before, after))

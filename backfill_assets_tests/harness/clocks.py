@@ -8,7 +8,7 @@ START = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 
 
 class FixedClock:
-    """A clock that stands still until a test advances it."""
+    """A clock that is stopped until a test advances it."""
 
     def __init__(self, now: dt.datetime = START) -> None:
         self._now = now

@@ -1,4 +1,4 @@
-"""A small, right dataset folder that each test spoils in its own way."""
+"""A small, correct dataset folder that each test breaks in its own way."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FACT = "SELECT trip_date, trip, fare, city FROM staging\n"
 
 
 def write_dataset(root: Path, name: str = "trips", yaml: str = YAML) -> Path:
-    """Write a dataset folder below `root`; the folder."""
+    """Write a dataset folder below `root`; returns the folder."""
     folder = root / name
     folder.mkdir(parents=True)
     (folder / "dataset.yaml").write_text(yaml, encoding="utf-8")
@@ -51,7 +51,7 @@ def write_dataset(root: Path, name: str = "trips", yaml: str = YAML) -> Path:
 
 
 def python_dataset(root: Path, text: str) -> Path:
-    """Write a dataset folder whose fact model is this Python; the folder."""
+    """Write a dataset folder whose fact model is this Python; returns the folder."""
     folder = write_dataset(root)
     (folder / "fact.sql").unlink()
     (folder / "fact.py").write_text(text, encoding="utf-8")

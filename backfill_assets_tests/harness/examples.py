@@ -11,5 +11,5 @@ EXAMPLES: Final = int(os.environ.get("HOSTILE_EXAMPLES", "10"))
 
 
 def examples(count: int) -> int:
-    """So many examples, of a test whose examples take seconds; half of them in `make test`."""
+    """So many examples, for a test whose examples take seconds; half of them in `make test`."""
     return count if EXAMPLES >= NIGHTLY_EXAMPLES else count // 2

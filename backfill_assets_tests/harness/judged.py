@@ -59,7 +59,7 @@ SAME = Compared(RowCounts(unchanged=100))
 
 
 BY_KEY: dict[str, Any] = {"deduplicate": "latest_delivery"}
-"""What `staging` has to say where several files may bring rows of a day."""
+"""What `staging` must declare if several files may have rows of a day."""
 
 
 def dataset(**changes: object) -> Dataset:

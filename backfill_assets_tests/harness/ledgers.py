@@ -35,7 +35,7 @@ def copy_empty_ledger(path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         whole = shutil.copyfile(_empty_file(), Path(folder) / path.name)
         with contextlib.suppress(FileExistsError):
-            path.hardlink_to(whole)  # whole from its first moment, and never over a ledger that is at work
+            path.hardlink_to(whole)  # complete from its first moment, and never over a ledger in use
 
 
 @functools.cache
@@ -55,19 +55,19 @@ def _empty_file() -> Path:
 
 
 def new_database(cluster: str, name: str, template: str = "template1") -> str:
-    """Create a database on a Postgres cluster, as its template is: without any table by default; its URL."""
+    """Create a database on a Postgres cluster from a template, by default without any table; returns its URL."""
     _administer(cluster, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
     return make_url(cluster).set(database=name).render_as_string(hide_password=False)
 
 
 def empty_postgres_ledger(cluster: str, name: str) -> str:
-    """Create a database that is an empty ledger; its URL."""
+    """Create a database that is an empty ledger; returns its URL."""
     _make_template(cluster)
     return new_database(cluster, name, _TEMPLATE)
 
 
 def drop_database(cluster: str, name: str) -> None:
-    """Remove a database, whoever is still connected to it."""
+    """Remove a database, even if it still has connections."""
     _administer(cluster, f"DROP DATABASE {name} WITH (FORCE)")
 
 

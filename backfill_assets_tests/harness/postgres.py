@@ -56,10 +56,10 @@ def _server_of(data: Path) -> psutil.Process:
 
 
 def _stop(data: Path) -> None:
-    """End the server of a cluster at once."""
+    """End the server of a cluster immediately."""
     server = _server_of(data)
     server.send_signal(signal.SIGQUIT)
-    # pg_ctl would wait for the number to go, a minute where zombies are taken away late.
+    # pg_ctl would wait until the process id is gone: a minute where zombies are reaped late.
     wait_for(lambda: not is_running(server), "Postgres to end", 60)
 
 
@@ -70,16 +70,16 @@ class Killable:
         self._folder = Path(str(make_url(url).query["host"]))
 
     def kill(self) -> None:
-        """End it, all its processes at once."""
+        """End it with all its processes."""
         server = _server_of(self._folder / "data")
-        # Its children would notice by themselves, and keep its shared memory until then.
+        # Its children would notice by themselves, but keep its shared memory until then.
         whole = [server, *server.children(recursive=True)]
         for process in whole:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         while any(is_running(process) for process in whole):
             time.sleep(0.01)
-        # Where zombies are taken away late, Postgres would believe that this one still runs.
+        # Where zombies are reaped late, Postgres would assume that this one still runs.
         for left in (self._folder / "data" / _LOCK, *self._folder.glob(".s.PGSQL.*.lock")):
             left.unlink()
 
@@ -89,7 +89,7 @@ class Killable:
 
 
 def _why_not() -> str | None:
-    """Why no cluster can be started here; none if one can."""
+    """Why no cluster can be started here; None if one can."""
     if importlib.util.find_spec("psycopg2") is None:
         return "psycopg2 is not installed (extra `postgres`)"
     if _programs() is None:
@@ -100,7 +100,7 @@ def _why_not() -> str | None:
 
 
 def is_running(process: psutil.Process) -> bool:
-    """Whether a process is still at work: it is neither gone nor waits for its parent to take note of its end."""
+    """Whether a process is still running: it is neither gone nor a zombie."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

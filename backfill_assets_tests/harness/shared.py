@@ -1,6 +1,6 @@
-"""What the processes of one test run share: a folder, and the servers whose state lies in it.
+"""What the processes of one test run share: a folder, and the servers with their state in it.
 
-With pytest-xdist a run has several processes. Whoever needs a server first starts it, the others use it, and the process
+With pytest-xdist a run has several processes. The first that needs a server starts it, the others use it, and the process
 that began the run stops it. Works as a pytest plugin.
 """
 
@@ -30,10 +30,10 @@ def shared_folder() -> Path:
 
 
 def made_once(name: str, make: Callable[[], str]) -> str:
-    """What the first process of the run that asks has made; all others wait for it and get the same.
+    """The value that the first process of the run makes; all others wait for it and get the same.
 
     Raises:
-        RuntimeError: the first process could not make it; the others are told why.
+        RuntimeError: the first process could not make it; the others get the reason.
     """
     made = shared_folder() / f"{name}.made"
     failed = made.with_suffix(".failed")
@@ -51,7 +51,7 @@ def made_once(name: str, make: Callable[[], str]) -> str:
 
 
 class Installation:
-    """The installation that the tests of Dagster and the browser share; it works all the time, so it ends with the last of them."""
+    """The installation that the tests of Dagster and the browser share; it runs all the time, so it ends with the last of them."""
 
     FOLDERS = ("/dagster/", "/ui/")
 
@@ -91,7 +91,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _end(variable: str, value: str) -> None:
-    """End every process in whose environment the variable has this value, whoever its parent is."""
+    """End every process in whose environment the variable has this value, whatever its parent."""
     found = living_with(variable, value)
     for process in found:
         with contextlib.suppress(psutil.Error):

@@ -1,4 +1,4 @@
-"""A small valid specification, which tests change to what they are about."""
+"""A small valid specification, which each test changes as it needs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def specification(**changes: object) -> Specification:
 
 
 def with_canaries(approval: Mapping[str, object] | None = None, **execution: object) -> Specification:
-    """Make a specification of six days, two of them canaries, built in batches of two; of whatever happens people are told."""
+    """Make a specification of six days, two of them canaries, built in batches of two, with a notice for every event."""
     return specification(
         source_range={"start": str(SIX_DAYS[0]), "end": str(SIX_DAYS[-1])},
         approval=approval or {"required": False},

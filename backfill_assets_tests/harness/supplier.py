@@ -1,4 +1,4 @@
-"""A supplier who delivers, corrects, goes back and is withdrawn, and a model in plain Python of what then counts."""
+"""A supplier who delivers, corrects and restores files that may be withdrawn, and a plain Python model of what then counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOON = dt.datetime(2024, 2, 1, 12, tzinfo=dt.UTC)
 
 
 class Put(NamedTuple):
-    """A file lies at a path, with a time of change: also an older one than before."""
+    """A file is at a path, with a time of change, which may be older than before."""
 
     place: Place
     content: str
@@ -38,14 +38,14 @@ class Land(NamedTuple):
 
 
 class Take(NamedTuple):
-    """Somebody takes out what came last at a path, or takes it back."""
+    """A user withdraws the newest file of a path, or undoes that."""
 
     place: Place
     deed: Deed
 
 
 class Reland(NamedTuple):
-    """The file at a path is read again, if it lies there as it was landed."""
+    """The file at a path is read again, if it is still there as it was landed."""
 
     place: Place
 
@@ -99,7 +99,7 @@ class Pages:
 
 @dataclass
 class Model:
-    """What the sources say, by launches and people: no numbers, and no fingerprints."""
+    """What the sources say after launches and withdrawals: no numbers, and no fingerprints."""
 
     files: dict[Place, tuple[str, int]] = field(default_factory=dict)
     last: dict[Place, str] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Model:
     turns: int = 0
 
     def land(self, days: Collection[dt.date]) -> None:
-        """What lies at a path is its content from now on: in its day's place if it is there from the beginning, else behind all."""
+        """The file at a path is now its content: in its day's place if it is there from the beginning, else after all others."""
         first = set(days) - self.days
         found = sorted((hour, path, day) for (day, path), (_, hour) in self.files.items() if day in days)
         for _, path, day in found:
@@ -124,7 +124,7 @@ class Model:
             self.last[place] = content
 
     def take(self, place: Place, deed: Deed) -> bool:
-        """Take out what came last at a path, or back what was ever taken out there; whether there was anything."""
+        """Withdraw the newest file of a path, or restore every withdrawn one there; returns whether there was any."""
         if deed is Deed.withdrawn:
             self.out |= {(place, self.last[place])} if place in self.last else set()
             return place in self.last
@@ -194,7 +194,7 @@ def print_of(content: str) -> str:
 
 
 def merged(force: Sequence[Delivery]) -> dict[int, str]:
-    """What staging makes of deliveries in force: of each key the row of the highest number."""
+    """What staging makes of deliveries in force: for each key, the row with the highest number."""
     contents, found = {print_of(name): rows for name, rows in CONTENTS.items()}, dict[int, tuple[int, str]]()
     for one in force:
         for key, value in contents[one.fingerprint].items():

@@ -1,4 +1,4 @@
-"""Waiting for what another process or thread does."""
+"""Waiting for another process or thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from benchmarks.processes import comes_true
 
 PATIENCE: Final = float(os.environ.get("BACKFILL_ASSETS_TEST_PATIENCE", "1"))
-"""By what the time limits of waiting are multiplied: at night whole installations share two cores with the long stress."""
+"""Factor for all time limits of waiting: at night complete installations share two cores with the long stress test."""
 
 
 def wait_for(
@@ -21,9 +21,9 @@ def wait_for(
     every: float = 0.2,
     instead: Callable[[], object] = str,
 ) -> None:
-    """Return as soon as the condition holds, which is looked at every so many seconds.
+    """Return as soon as the condition holds, which is checked every so many seconds.
 
-    If it never does, the test fails and shows what is found `instead`.
+    If it never holds, the test fails and shows what is found `instead`.
     """
     seconds *= PATIENCE
     if not comes_true(condition, seconds, every):

@@ -20,7 +20,7 @@ _LEASE = dt.timedelta(minutes=10)
 def opened(
     application: Application, targets: Mapping[str, Sequence[dt.date]], contract: Contract | None = None
 ) -> Unit:
-    """A unit over some days of each dataset; nothing of it is built."""
+    """A unit over some days of each dataset, with nothing built yet."""
     unit_id, days = application.ids.new("u"), {name: tuple(own) for name, own in targets.items()}
     launch = Launch({name: frozenset(own) for name, own in days.items()}, f"launch_{unit_id}")
     proposal = Unit(
@@ -36,7 +36,7 @@ def opened(
 
 
 def build(application: Application, spark: SparkSession, unit: Unit) -> None:
-    """Land, build and judge all days of a unit, for the first time or again; what is built from others comes after them."""
+    """Land, build and judge all days of a unit, for the first time or again; derived datasets come after their upstreams."""
     for name in upstream_first(unit.targets, application.catalog.upstreams):
         days = unit.targets[name]
         if application.datasets[name].dataset.source is not None:
@@ -59,7 +59,7 @@ def built(
 
 
 def judged(application: Application, unit: Unit, name: str) -> dict[dt.date, DayEvidence]:
-    """The evidence of a unit's days of a dataset."""
+    """The evidence of a unit's days in a dataset."""
     return {day: one for (_, day), one in application.ledger.evidence(unit.id, name).items()}
 
 

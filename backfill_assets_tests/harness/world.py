@@ -1,4 +1,4 @@
-"""The one wiring of the tests: real Delta tables, a real ledger, time and names under control, and everybody at work on them."""
+"""The one wiring of the tests: real Delta tables, a real ledger, controlled time and names, and every use case on them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class World:
     """Everything that tables, releases and campaigns need, below one folder; a second one on it is another process.
 
     A dataset called `sales<orders` is built from another one. The ledger is a file in the folder unless its URL is given.
-    A world that is asked for a campaign minds campaigns: its doctor and its repairs know their journals and data releases.
+    A world with a campaign respects campaigns: its doctor and its repairs know their journals and data releases.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class World:
         self.ledger.close()
 
     def warehouse(self, user: str = "ada") -> Warehouse:
-        """What acts take, as things are now."""
+        """What acts take in the present state."""
         catalog = Catalog({name: loaded(d, self.folder, self.basis.code(name)) for name, d in self.datasets.items()})
         return Warehouse(catalog, layout(self.folder), self.tables, self.ledger, self.clock, self.ids, User(user))
 
-    # What acts on tables and their releases.
+    # Use cases on tables and their releases.
 
     def publisher(self, checkpoint: Callable[[str], None] = no_checkpoint) -> Publisher:
         return Publisher(self.warehouse(), self.fingerprints, self.basis, self.wait, checkpoint)
@@ -126,7 +126,7 @@ class World:
     def repairer(self) -> Repairer:
         return Repairer(self.doctor(), self.reconcile())
 
-    # What acts on campaigns; their publisher and rollback mind the campaign's rules, and tell of what they did.
+    # Use cases on campaigns; their publisher and rollback respect the campaign's rules, and report what they did.
 
     def notifier(self) -> Notifier:
         return Notifier(self.warehouse(), self.post)
@@ -241,14 +241,14 @@ class World:
         self.ledger.end_attempt(attempt.number, AttemptState.done)
 
     def days_to_build(self, unit: str, name: str) -> tuple[dt.date, ...]:
-        """The days that a run would build, whatever launched it."""
+        """The days that a run would build, however it was launched."""
         basis: Any = self.basis
         pipeline = Pipeline(self.warehouse(), basis)
         opened = self.ledger.unit(unit)
         return pipeline.days_to_build(opened, name, opened.targets[name])
 
     def released(self, data: Mapping[dt.date, Sequence[int]], name: str = "sales") -> str:
-        """Open, build and release a unit; the release's name."""
+        """Open, build and release a unit; returns the release's name."""
         unit = self.open_unit({name: sorted(data)})
         self.build(unit, name, data)
         return self.publisher().release(unit.id).releases[name]
@@ -300,11 +300,11 @@ class World:
         self.approving(user).approve(campaign.id, self.approval_of(campaign.unit).pending)
 
     def approval_of(self, unit_id: str) -> Approved:
-        """What of a unit waits for an approval, and what has one."""
+        """Which evidence of a unit waits for an approval, and which has one."""
         unit = self.ledger.unit(unit_id)
         return approved(self.ledger, unit, current_evidence(self.ledger, unit), ROLES)
 
-    # The one campaign that `specification` asks for, with canaries and a scheduler that runs when it is told to.
+    # The one campaign that `specification` asks for, with canaries and a scheduler that runs on request.
 
     def make_plan(self, asked: Specification, canaries: Days | None = None) -> Plan:
         days = asked.source_range.days
@@ -338,7 +338,7 @@ class World:
         return self.conductor.conduct(self.specification.backfill_id)
 
     def run(self, *, but: Collection[dt.date] = (), failing: Collection[dt.date] = ()) -> list[Days]:
-        """Run the newest backfill to its end, as runs do: batch by batch through the gate; the batches that were built."""
+        """Run the newest backfill to its end, as runs do: batch by batch through the gate; returns the batches that were built."""
         campaign, done = self.specification.backfill_id, list[Days]()
         days = [d for d in self.scheduler.requests[-1].days if d not in but]
         while days:
@@ -365,21 +365,21 @@ class World:
 
 
 def explained(world: World) -> tuple[Finding, ...]:
-    """Right after a crash the doctor finds nothing that only a backup could repair; what it finds."""
+    """Right after a crash the doctor finds nothing that only a backup could repair; returns what it finds."""
     found = world.doctor().examine()
     assert [str(f) for f in found if f.severity is FindingSeverity.error and f.repair is None] == []
     return found
 
 
 def repaired(world: World) -> None:
-    """After what follows a crash nothing is left but what a repair ends, such as the lock of the dead."""
+    """After the recovery from a crash, a repair ends all that is left, such as the lock of the dead process."""
     done = world.repairer().repair()
     assert [str(one) for one in done if one.problem] == []
     assert [str(f) for f in world.doctor().examine()] == []
 
 
 def lost_ledger(world: World) -> World:
-    """The same folder with an empty ledger: the old one is closed and out of the way."""
+    """The same folder with an empty ledger: the old one is closed and moved away."""
     world.close()
     for path in world.folder.glob("ledger.db*"):
         shutil.move(path, path.with_name(f"lost_{path.name}"))

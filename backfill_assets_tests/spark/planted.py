@@ -1,4 +1,4 @@
-"""Faults to plant into real receipts, a day each, and correct corrections of many other days."""
+"""Faults to plant into real receipts, one per day, and correct corrections of many other days."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from backfill_assets_tests.spark.retail import Receipts
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong on one day, and the level and the check that have to tell of it; SQL is about rows of that day only.
+    """What goes wrong on one day, and the level and the check that must report it; SQL is about rows of that day only.
 
-    `day_of` is what staging takes for the business day; `value` replaces a column of the fact, `only` keeps some rows of it, and
+    `day_of` is what staging uses as the business day; `value` replaces a column of the fact, `only` keeps some rows of it, and
     `again` are rows that it has twice. `n` numbers a day's rows, `busiest` is the store with most of them. `declared` is what
-    somebody has promised of that day.
+    is promised for that day.
     """
 
     name: str
@@ -58,7 +58,7 @@ CORRECTED = day_range(FIRST, FIRST + dt.timedelta(199))
 FAULTY = {fault: CORRECTED[-1] + dt.timedelta(i + 1) for i, fault in enumerate(FAULTS)}
 DAYS = (*CORRECTED, *FAULTY.values())
 AROUND = day_range(FIRST - dt.timedelta(7), DAYS[-1] + dt.timedelta(7))
-"""The days and a week on either side, which nobody touches."""
+"""The days and a week on either side, which stay unchanged."""
 
 
 def faulty_staging() -> str:
@@ -110,7 +110,7 @@ FROM repeated
 
 @dataclass(frozen=True)
 class Correction:
-    """What is right about a day at last: another tax rate, a file delivered anew, and what is declared to come of it."""
+    """A correct correction of a day: another tax rate, a file delivered again, and the declared effect."""
 
     rate: Decimal
     delivered: Receipts | None

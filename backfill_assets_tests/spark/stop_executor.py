@@ -1,4 +1,4 @@
-"""Somebody on the host who tells the executor of a Spark server to stop: `python stop_executor.py PORT…`, of its internal ports."""
+"""Another process that asks the executor of a Spark server to stop: `python stop_executor.py PORT…`, with its internal ports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ENDPOINT = "LocalSchedulerBackendEndpoint"
 
 
 def main() -> None:
-    """Tell it on each port, and say what came of that."""
+    """Ask it on each port, and print the result."""
     gateway: Any = launch_gateway()
     jvm = gateway.jvm
     spark = jvm.org.apache.spark
@@ -28,7 +28,7 @@ def main() -> None:
             causes = [line for line in str(error).splitlines() if line.startswith("Caused by")]
             print(f"{port}: {causes[-1] if causes else error}")  # noqa: T201 - for the test
         else:
-            # Spark sends the companion object of the message, and nothing else is understood.
+            # Spark sends the companion object of the message, and understands nothing else.
             executor.askSync(getattr(getattr(spark.scheduler.local, "StopExecutor$"), "MODULE$"), anything)
             print(f"{port}: told")  # noqa: T201 - for the test
     gateway.shutdown()

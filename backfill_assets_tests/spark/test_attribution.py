@@ -32,7 +32,7 @@ FROM good
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkServer) -> Mapping[dt.date, DayComparison]:
-    """What differs by day once a cause has been planted on some days each, in a table that is published as it was."""
+    """The differences by day after each cause was planted on some days; the published table is unchanged."""
     root, server = tmp_path_factory.mktemp("shop"), engine_settings(spark_server.folder.root.parent)
     with open_session(server, "attribution") as spark:
         shop = Workplace(root, spark, server, "till_receipts")

@@ -27,7 +27,7 @@ from demo.orders import generate_orders, land_orders
 DATASETS = Path(backfill_assets.__file__).parent / "datasets"
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 DAYS = day_range(dt.date(1995, 1, 1), dt.date(1995, 1, 8))
-SCALE = 0.01  # with a tenth of it, the ten suppliers are too few: TPC-H then has a part twice from one supplier
+SCALE = 0.01  # at a tenth of this scale, ten suppliers are too few: TPC-H then has a part twice from one supplier
 ATTEMPT = "_shadow/floor/1"
 
 

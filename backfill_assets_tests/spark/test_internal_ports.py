@@ -1,4 +1,4 @@
-"""The ports on which Spark talks to itself hear nobody else on the host, and a server whose tasks do not run says so."""
+"""Spark's internal ports accept no other process of the host, and a server whose tasks do not run says so."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def listens_on(port: int) -> tuple[int, list[int]]:
 
 
 def stranger(ports: list[int]) -> list[str]:
-    """What comes of it if somebody tells the executor to stop, by port."""
+    """The result, by port, if another process asks the executor to stop."""
     observed = [sys.executable, str(STRANGER), *map(str, ports)]
     return subprocess.run(observed, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
 

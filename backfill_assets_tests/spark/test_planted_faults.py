@@ -1,4 +1,4 @@
-"""Every kind of error is caught at the level that has to catch it, and correct corrections raise no alarm."""
+"""Every kind of error is caught at the level that should catch it, and correct corrections raise no alarm."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PROVEN = [day for fault, day in FAULTY.items() if fault.level is Level.certifica
 
 @dataclass(frozen=True)
 class Judged:
-    """One batch: 200 days with a correct correction and a day for each fault; some of them were computed again, too."""
+    """One batch: 200 days with a correct correction and a day for each fault; some of them were also recomputed."""
 
     evidence: Mapping[dt.date, DayEvidence]
     checks: tuple[Check, ...]
@@ -59,7 +59,7 @@ class Judged:
 
 
 def _of_rows(right: Correction) -> Mapping[str, str]:
-    """What is promised of single rows: another tax rate moves all of them alike."""
+    """The promise for single rows: another tax rate moves all of them alike."""
     return right.expected if set(right.expected) == {"tax"} else {}
 
 

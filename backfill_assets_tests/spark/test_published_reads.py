@@ -63,7 +63,7 @@ def published(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def through_spark(spark_server: SparkServer, published: Path) -> pa.Table:
-    """All that Spark reads of the published table, without a filter."""
+    """All rows that Spark reads from the published table, without a filter."""
     with open_session(engine_settings(spark_server.folder.root.parent), "all published_reads") as session:
         return session.read.format("delta").load(str(published)).toArrow()
 
@@ -97,7 +97,7 @@ def test_pyarrow_and_polars_find_the_same_rows(published: Path, column: str) -> 
 def test_spark_finds_the_same_rows(spark: SparkSession, published: Path, through_spark: pa.Table, column: str) -> None:
     frame = spark.read.format("delta").load(str(published))
     kind = SPARK_TYPES.get(ALL[column], ALL[column])
-    # Each value itself is what a wrong bound hides first; one query with all filters, for a file listing costs most.
+    # A wrong bound hides exactly its value first; one query has all filters, because listing files costs most.
     mine = [(sign, value) for name, sign, value in probes() if name == column and sign in {"==", ">="}]
     branches = [
         frame.where(OPERATORS[sign](col(column), lit(value).cast(kind))).select("id", lit(i).alias("probe"))
@@ -116,7 +116,7 @@ def test_spark_finds_the_same_rows(spark: SparkSession, published: Path, through
 
 
 def _ordered(value: object) -> object:
-    """Spark takes NaN for equal to itself and for greater than anything else."""
+    """For Spark, NaN is equal to itself and greater than anything else."""
     return (math.isnan(value), 0.0 if math.isnan(value) else value) if isinstance(value, float) else value
 
 
@@ -152,5 +152,5 @@ def test_spark_reads_the_published_table_after_a_column_was_added(spark: SparkSe
 
 
 def _read_back(value: object) -> object:
-    """Python shows a time zone as whoever read it named it; the moment is what counts."""
+    """Python shows the time zone that the reader used; only the moment counts."""
     return value.astimezone(dt.UTC) if isinstance(value, dt.datetime) else value

@@ -1,4 +1,4 @@
-"""The examples of docs/readers.md that need Spark find what the readers without Spark find."""
+"""The examples of docs/readers.md that need Spark find the same as the readers without Spark."""
 
 from __future__ import annotations
 

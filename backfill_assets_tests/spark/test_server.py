@@ -51,7 +51,7 @@ def test_a_wrong_token_is_refused(spark_server: SparkServer) -> None:
 
 
 def test_asking_again_and_again_never_ends_the_threads_of_grpc(spark_server: SparkServer) -> None:
-    # It would do so holding Python's lock, and sometimes freeze the process (see `_kept_open`).
+    # It would do so while it holds Python's lock, and sometimes freeze the process (see `_kept_open`).
     with start_python(ASKS, engine_environment(spark_server.folder.root.parent)) as process:
         said, _ = process.communicate(timeout=120)
     assert said.split() == ["ready", "ready", "ready", "True"]
@@ -144,7 +144,7 @@ def test_a_url_makes_a_client_of_that_server_and_starts_none(spark_server: Spark
     assert remote.status().state is ServerState.REMOTE
     with pytest.raises(EngineError, match="BACKFILL_ASSETS_SPARK_URL"):
         remote.stop()
-    # Of a server elsewhere there is a note at most.
+    # A server elsewhere has at most a note.
     assert not (tmp_path / "warehouse" / "_engine").exists()
 
 

@@ -18,7 +18,7 @@ from backfill_assets_tests.engine import engine_environment, engine_settings, ja
 from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.observed import Observed
 
-# All of them, as they build on each other.
+# All of them, because they build on each other.
 pytestmark = pytest.mark.faults
 
 _ENSURE = """
@@ -56,7 +56,7 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is started runs without what `make test` tells the JVM to save CPU."""
+    """A started server runs without the options by which `make test` saves CPU of the JVM."""
     monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
 
 
@@ -72,7 +72,7 @@ def test_many_processes_that_start_at_once_get_one_server(warehouse: Path) -> No
     outputs = [starter.communicate(timeout=300)[0].strip() for starter in starters]
     assert [starter.returncode for starter in starters] == [0] * 4, outputs
     assert set(outputs) == {f"sc://localhost:{_registered(warehouse).port}"}
-    # All four have ended, the server has not: it belongs to none of them.
+    # All four have ended, but the server has not: it belongs to none of them.
     assert [process.pid for process in java_processes(warehouse)] == [_registered(warehouse).server.pid]
 
 
@@ -107,7 +107,7 @@ def test_a_killed_server_is_named_and_then_replaced_although_its_process_id_is_r
     with pytest.raises(ServerLostError, match=r"bereaved.*BACKFILL_ASSETS_SPARK_MEMORY") as lost:
         bereaved()
     assert server.status().state is ServerState.STOPPED
-    # This very process plays the innocent one that has the number now: it must live on.
+    # This process acts as the innocent one that has the process id now: it must stay alive.
     reused = ProcessRef(pid=os.getpid(), started=killed.server.started)
     server.folder.write(killed.model_copy(update={"server": reused}))
     assert server.status().state is ServerState.STOPPED
@@ -123,7 +123,7 @@ def test_an_idle_server_stops_but_never_under_a_client_even_if_that_is_frozen(wa
     client = start_python(_HOLD, engine_environment(warehouse) | {"BACKFILL_ASSETS_SPARK_IDLE": "6s"})
     assert client.stdout is not None
     assert client.stdout.readline().strip() == "open"
-    # Not before: on a crowded machine a client needs longer to start than a server waits for one.
+    # Not earlier: on a busy machine a client takes longer to start than a server waits for one.
     pid = server.status().pid
     client.send_signal(signal.SIGSTOP)  # it can do nothing to keep its server
     time.sleep(15)
@@ -145,7 +145,7 @@ def test_a_server_that_works_without_a_connection_is_stopped_and_then_replaced(
     client = start_python(_ENDLESS, engine_environment(warehouse))
     assert client.stdout is not None
     assert client.stdout.readline().strip() == "open"
-    # More than what planning takes.
+    # Longer than planning takes.
     wait_for(lambda: all(works(server) for _ in range(3)), "Spark works on an endless query")
     working = _registered(warehouse).server
     assert client.poll() is None

@@ -40,7 +40,7 @@ def test_no_session_continues_in_a_restarted_embedded_server(observed: Observed,
     observed.found(lost.value)
 
 
-# Three servers, one after the other, under what a client makes of them: left to `make test-faults`.
+# This needs three servers, one after the other: left to `make test-faults`.
 @pytest.mark.orchestration
 def test_no_session_continues_in_a_restarted_remote_server(observed: Observed, tmp_path: Path) -> None:
     settings = engine_settings(tmp_path / "warehouse")

@@ -23,7 +23,7 @@ from backfill_assets_tests.harness.waiting import wait_for
 
 _NAP = "java_method('java.lang.Thread', 'sleep', 200L) AS nap"
 
-# Writes one small file every 100 ms for the better part of an hour: files tell whether Spark still works.
+# Writes one small file every 100 ms for most of an hour: the files show whether Spark still works.
 _LONG_WORK = f"""
 import os
 from backfill_assets.spark.session import open_session
@@ -41,7 +41,7 @@ with capture_interrupts(), raise_interrupts_as(DagsterExecutionInterruptedError)
 
 
 class _LongWork:
-    """A process whose Spark operation runs until somebody stops it."""
+    """A process whose Spark operation runs until it is stopped."""
 
     def __init__(self, code: str, settings: Settings, folder: Path, tag: str) -> None:
         self.folder = folder
@@ -53,7 +53,7 @@ class _LongWork:
     def files(self) -> int:
         return sum(name.endswith(".parquet") for _, _, names in os.walk(self.folder) for name in names)
 
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         before = self.files()
         time.sleep(2)
         return self.files() > before
@@ -61,23 +61,23 @@ class _LongWork:
 
 def test_a_cancelled_dagster_run_ends_its_spark_operation(spark_settings: Settings, tmp_path: Path) -> None:
     work = _LongWork(_LONG_WORK_UNDER_DAGSTER, spark_settings, tmp_path / "out", "cancelled")
-    assert work.goes_on()
+    assert work.continues()
     work.process.send_signal(signal.SIGTERM)
     output = work.process.communicate(timeout=60)[0]
     assert "DagsterExecutionInterruptedError" in output
-    assert not work.goes_on()
+    assert not work.continues()
 
 
 def test_a_new_attempt_ends_what_a_killed_one_left_running(spark_settings: Settings, tmp_path: Path) -> None:
     work = _LongWork(_LONG_WORK, spark_settings, tmp_path / "out", "killed")
     work.process.kill()
     work.process.wait()
-    assert work.goes_on()  # nobody reads its result, and yet it runs
+    assert work.continues()  # its result is not read, but it runs
     with open_session(spark_settings, "another-tag") as spark:
         spark.sql("SELECT 1").collect()
-        assert work.goes_on()
+        assert work.continues()
     with open_session(spark_settings, "killed") as spark:
-        assert not work.goes_on()
+        assert not work.continues()
         assert spark.range(4).count() == 4
 
 
@@ -112,7 +112,7 @@ def test_a_tag_can_be_used_again_and_again(spark_settings: Settings) -> None:
             assert not spark.catalog.listTables(pattern="left_over")
             spark.range(1).createOrReplaceTempView("left_over")
             ids.add(spark.session_id)  # type: ignore[attr-defined]
-    assert len(ids) == 1  # an orderly end leaves nothing on the server that a later start would have to skip
+    assert len(ids) == 1  # after an orderly end the server has nothing that a later start would have to skip
 
 
 def test_an_operation_that_runs_too_long_is_interrupted_and_named(spark_settings: Settings, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A dataset on its whole pipeline, from its files to its release, on the server of the test session."""
+"""A dataset on its complete pipeline, from its files to its release, on the server of the test session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DATASETS = Path(__file__).parent / "datasets"
 
 
 def settings_of(root: Path) -> Settings:
-    """Settings of an installation whose state lies in a folder, and its datasets below it."""
+    """Settings of an installation with its state in a folder, and its datasets below it."""
     return Settings.from_env({"BACKFILL_ASSETS_STATE": str(root), "BACKFILL_ASSETS_DATASETS": str(root / "datasets")})
 
 
@@ -52,7 +52,7 @@ class Workplace:
         return self.root / "sources"
 
     def model(self, **replaced: str) -> Application:
-        """The installation with the dataset as it is kept here, but for its `fact` or `staging` model."""
+        """The installation with the dataset as it is in this folder, except for its `fact` or `staging` model."""
         folder = self.root / "datasets" / self.name
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(DATASETS / self.name, folder)
@@ -70,5 +70,5 @@ class Workplace:
         return judged(application, unit, self.name)
 
     def publish(self, days: Sequence[dt.date]) -> None:
-        """Readers see these days as the dataset that is kept here makes them."""
+        """Readers see these days as the dataset of this folder makes them."""
         publish(self.model(), self.spark, self.name, days)

@@ -36,7 +36,7 @@ _PATIENCE = 120_000  # milliseconds that one step of a page may take on a busy m
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """Path of a Chromium; asked for first, so that nothing is started where there is none."""
+    """Path of a Chromium; requested first, so nothing is started where there is none."""
     found = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if found is None:
         pytest.skip("no browser: install chromium (Debian: apt-get install chromium)")
@@ -48,7 +48,7 @@ def lab(chromium: str, spark_server: SparkServer) -> Lab:
     return shared_lab(spark_server.folder.root.parent)
 
 
-# Not for the whole session: as long as Playwright is on, no other test of this process could run an event loop.
+# Not for the entire session: while Playwright runs, no other test of this process could run an event loop.
 @pytest.fixture(scope="module")
 def ui(chromium: str, lab: Lab) -> Iterator[Ui]:
     expect.set_options(timeout=_PATIENCE)
@@ -65,7 +65,7 @@ def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.T
     report = yield
     page = item.funcargs.get("ui")
     if report.failed and isinstance(page, Ui):
-        with contextlib.suppress(Error):  # a browser that is gone must not hide why the test failed
+        with contextlib.suppress(Error):  # a dead browser must not hide why the test failed
             page.station(f"failed_{item.name}")
     return report
 

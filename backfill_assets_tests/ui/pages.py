@@ -1,4 +1,4 @@
-"""The Dagster UI as a person uses it: by what is written on its links, buttons and tabs."""
+"""The Dagster UI as a person uses it: by the text of its links, buttons and tabs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page, Response, expect
 
 from backfill_assets.core.layers import Layer
 
-# The list of partitions tells a day's state only by the colour of the dot behind it.
+# The list of partitions shows a day's state only by the colour of the dot behind it.
 _DOTS = """
 names => Object.fromEntries(names.flatMap(name => {
   const dot = name.nextElementSibling;
@@ -52,7 +52,7 @@ class Ui:
             expect(self.page.locator("foreignObject").get_by_text(layer.value, exact=True)).to_be_visible()
 
     def open_launch_dialog(self, days: Sequence[dt.date]) -> Locator:
-        """Click *Materialize selected* and type the range of days; the dialog."""
+        """Click *Materialize selected* and type the range of days; returns the dialog."""
         self.page.get_by_role("button", name="Materialize selected (4)").click()
         dialog = self.page.get_by_role("dialog").filter(has_text="Launch runs to materialize 4 assets")
         self._choose_range(dialog, days)
@@ -60,7 +60,7 @@ class Ui:
         return dialog
 
     def preview(self, dialog: Locator, name: str) -> str:
-        """Open the dialog's preview, save it as a station, close it; what it said."""
+        """Open the dialog's preview, save it as a station, close it; returns its text."""
         dialog.get_by_role("button", name="Preview").click()
         preview = self.page.get_by_role("dialog").filter(has_text="Backfill preview")
         expect(preview).to_contain_text("partitions per run")
@@ -71,8 +71,8 @@ class Ui:
         return text
 
     def launch(self, dialog: Locator) -> str:
-        """Click *Launch backfill*; the id of the backfill, as the page learns it."""
-        # The notice that names the backfill is gone after seconds: too few to rely on.
+        """Click *Launch backfill*; returns the id of the backfill, as the page receives it."""
+        # The notice that names the backfill disappears after a few seconds: too soon to rely on.
         with self.page.expect_response(_launches_a_backfill) as answer:
             dialog.get_by_role("button", name="Launch backfill").click()
         expect(dialog).to_be_hidden()
@@ -88,11 +88,11 @@ class Ui:
         expect(self.page.get_by_text("Partition selection")).to_be_visible()
 
     def rest(self) -> None:
-        """Leave the UI for an empty page: one that shows what is under way draws all the time."""
+        """Leave the UI for an empty page: a page that shows running work redraws all the time."""
         self.page.goto("about:blank")
 
     def end_of_backfill(self, backfill: str) -> str:
-        """Open the page of a backfill that is over, and wait until it says so; how it ended."""
+        """Open the page of a backfill that is over, and wait until it says so; returns how it ended."""
         self.open_backfill(backfill)
         status = self.page.get_by_text("Status", exact=True).locator("xpath=..")
         expect(status).to_have_text(re.compile("Failed|Completed|Success|Succeeded|Canceled"))
@@ -133,7 +133,7 @@ class Ui:
         return {dt.date.fromisoformat(day): colour for day, colour in sorted(found.items())}
 
     def metadata(self) -> dict[str, str]:
-        """The metadata table of what is selected, without tables inside of it."""
+        """The metadata table of the selection, without tables inside of it."""
         rows = (row.get_by_role("cell").all_inner_texts() for row in self.page.get_by_role("row").all())
         return {cells[0]: cells[1] for cells in rows if len(cells) == 2}
 
@@ -147,9 +147,9 @@ class Ui:
         return list(self.dots())
 
     def _go_to(self, place: str) -> None:
-        if not self.page.url.startswith(self.url):  # to load it takes seconds, to follow a link in it does not
+        if not self.page.url.startswith(self.url):  # loading it takes seconds, following a link in it does not
             self.page.goto(self.url)
-        # Its accessible name has that of its icon in front.
+        # Its accessible name begins with that of its icon.
         self.page.get_by_role("navigation").get_by_role("link", name=re.compile(f"{place}$")).click()
 
     def _show_group(self, dataset: str) -> None:

@@ -1,4 +1,4 @@
-"""What a person clicks and sees: a range of days with a duplicate key on one of them, told in order; then a good range."""
+"""What a person clicks and sees: a range of days with a duplicate key on one of them, step by step; then a good range."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Launched:
 
 @pytest.fixture(scope="module")
 def launched(lab: Lab, ui: Ui) -> Launched:
-    """The range with the duplicate key, launched by clicking; nobody has waited for it yet."""
+    """The range with the duplicate key, launched by clicking; it may still be running."""
     for day in DAYS:
         lab.deliver("tickets", day, [(1, 10), (1, 11)] if day == BAD else [(1, 10), (2, 20)])
     ui.select_group("tickets")
@@ -102,7 +102,7 @@ def test_the_failed_day_shows_what_was_expected_and_found_with_a_sample(ui: Ui, 
     rows = ui.metadata()
     assert rows["expected"] == "no duplicate keys"
     assert rows["found"] == "1 duplicate key"
-    assert "tolerance" not in rows  # nobody has declared one
+    assert "tolerance" not in rows  # none is declared
     sample = ui.page.get_by_role("table").filter(has=ui.page.get_by_role("columnheader", name="ticket")).last
     assert sample.get_by_role("cell").all_inner_texts() == [str(BAD), "2", "1"]
 

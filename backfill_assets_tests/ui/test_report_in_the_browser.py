@@ -1,4 +1,4 @@
-"""The report as a person meets it: in a wide and a narrow window, in the dark, with the keyboard, on paper; without network."""
+"""The report as a person sees it: in a wide and a narrow window, in dark mode, with the keyboard, on paper; without network."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ place => [...place.querySelectorAll("svg path")].filter(path => path.getBBox().w
 
 @dataclass
 class Watched:
-    """A page, and everything that went wrong in it or was asked of a network."""
+    """A page, and everything that went wrong in it or was requested from a network."""
 
     page: Page
     faults: list[str] = field(default_factory=list)
@@ -51,7 +51,7 @@ def chrome(chromium: str) -> Iterator[Browser]:
 
 
 class Pages(dict[str, Path]):
-    """A report for each wish, written when it is asked for."""
+    """A report for each wish, written on demand."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
 
 
 def opened(chrome: Browser, page: Path, width: int, scheme: str = "light") -> Watched:
-    """The page in a browser without network, with every chart that can be seen drawn."""
+    """The page in a browser without network, with every visible chart drawn."""
     context = chrome.new_context(
         viewport={"width": width, "height": _TALL},
         color_scheme=scheme,  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def test_it_opens_without_network_draws_its_charts_and_fits_the_window(
 
 def test_lines_band_cells_and_batches_are_drawn(chrome: Browser, pages: Pages) -> None:
     seen = opened(chrome, pages["not_ready"], 1280)
-    # Old, new and the band at least.
+    # At least old, new and the band.
     assert seen.page.locator("[data-chart=chart-metric-0]").evaluate(_LINES) >= 3
     cells = seen.page.locator("[data-chart=chart-calendar-0] .mark-rect path")
     assert cells.count() >= 547

@@ -1,4 +1,4 @@
-"""The shape of the code: what may import what, how long things get, what errors look like."""
+"""The shape of the code: allowed imports, maximum lengths, the form of errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BUILTIN_ERRORS = {
     name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, BaseException)
 }
 
-# Whatever these rooms do with files and folders goes through storage: another place for tables is then one module. Not here: the
+# These rooms access files and folders only through storage: another place for tables is then one module. Not included: the
 # ledger, the Spark server and the pages of reports, which have files of their own and no tables.
 ROOMS_ON_THE_WAREHOUSE = (
     "control", "core", "delta", "doctor", "evidence", "notices", "pipeline", "proof", "release",
@@ -139,7 +139,7 @@ def breaches(rule: Rule, paths: list[Path]) -> list[str]:
 
 
 def without_migrations(paths: list[Path]) -> list[Path]:
-    # A released migration is history: it is never edited again, so it is not made to fit either.
+    # A released migration is history: it is never edited again, so no limit applies to it.
     return [path for path in paths if "migrations" not in path.parts]
 
 
@@ -162,7 +162,7 @@ def test_no_function_is_longer_than_the_limit() -> None:
 
 
 def test_no_function_takes_more_parameters_than_the_limit() -> None:
-    # A command of the console script has a parameter per option, and nobody calls it but typer.
+    # A command of the console script has a parameter per option, and only typer calls it.
     paths = [path for path in all_modules() if "cli" not in path.parts]
     assert breaches(too_many_parameters, paths) == []
 

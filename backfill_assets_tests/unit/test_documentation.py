@@ -1,4 +1,4 @@
-"""The documents name only commands, options and targets that exist, and leave none of the commands out."""
+"""The documents name only existing commands, options and targets, and leave out no command."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def code_of(text: str) -> Iterator[str]:
 
 
 def commands_in(text: str) -> set[tuple[str, ...]]:
-    """The words of every `backfill …` that begins a line of code; a comment behind it is none of them."""
+    """The words of every `backfill …` that begins a line of code, without a comment behind it."""
     return {tuple(line.split(" #")[0].split()[1:]) for line in code_of(text) if line.startswith("backfill ")}
 
 
 def blockers_of(words: tuple[str, ...]) -> list[str]:
-    """What of a command does not exist."""
+    """The part of a command that does not exist."""
     command: Any = root_command()
     rest = list(words)
     while isinstance(command, TyperGroup) and rest and not rest[0].startswith("-"):

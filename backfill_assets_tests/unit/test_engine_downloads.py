@@ -9,7 +9,7 @@ from backfill_assets.spark.start import DELTA_JAR, DELTA_PACKAGE, downloads_alon
 
 
 def _meets_another(cache: Path) -> bool:
-    """Whether a second start may begin while a first one is at work."""
+    """Whether a second start may begin while the first one is running."""
     began = threading.Event()
 
     def second() -> None:

@@ -67,7 +67,7 @@ def test_another_process_with_the_same_number_is_not_taken_for_the_server() -> N
     me = ProcessRef.of(os.getpid())
     earlier = me.model_copy(update={"started": me.started - 60})
     assert earlier.find() is None
-    earlier.terminate()  # and is certainly not ended for it: this test goes on
+    earlier.terminate()  # and is certainly not ended for it: this test continues
 
 
 def test_an_ended_process_is_not_found_even_before_its_parent_has_noticed() -> None:

@@ -1,4 +1,4 @@
-"""What a session makes of a server's errors: a real session, over a gRPC server of this process that stands for Spark."""
+"""How a session handles a server's errors: a real session, over a gRPC server of this process in place of Spark."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def port(spark: _Spark) -> Iterator[int]:
 
 @pytest.fixture
 def remote(port: int, tmp_path: Path) -> Settings:
-    """The server is one that somebody else runs."""
+    """Another user runs the server."""
     return Settings.from_env(
         {"BACKFILL_ASSETS_STATE": str(tmp_path), "BACKFILL_ASSETS_SPARK_URL": f"sc://localhost:{port}"}
     )
@@ -84,7 +84,7 @@ def remote(port: int, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def embedded(port: int, tmp_path: Path) -> Iterator[Settings]:
-    """The server is registered as the warehouse's own, with a process that stands for it and its watcher."""
+    """The server is registered as the warehouse's own, with a process in place of it and its watcher."""
     settings = Settings.from_env({"BACKFILL_ASSETS_STATE": str(tmp_path)})
     folder = EngineFolder(settings.warehouse)
     folder.root.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The watcher beside a server: the real one, over a small process that stands for Spark."""
+"""The watcher beside a server: the real one, over a small process in place of Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 _HOUR = 3600.0
 
-# Listens, and works, once it is asked to; lets no client go.
+# Listens, and works, once it is asked to; keeps every client.
 _SERVER = """
 import signal, socket, sys, threading
 signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever the process of the tests does with it
@@ -68,7 +68,7 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 class _Server(EngineFolder):
-    """The process that stands for Spark, in the folder where the watcher looks for it; counts what the watcher asks it for."""
+    """The process in place of Spark, in the folder where the watcher looks for it; counts the watcher's requests."""
 
     def __init__(self, warehouse: Path) -> None:
         super().__init__(warehouse)
@@ -117,15 +117,15 @@ class _Server(EngineFolder):
 
 
 class _Watcher:
-    """The watcher in a thread, with many looks in a second."""
+    """The watcher in a thread, with many checks in a second."""
 
     def __init__(self, server: _Server, watching: Future[None]) -> None:
         self._server = server
         self._watching = watching
 
     def has_looked(self, times: int = 5) -> None:
-        """Wait until it has looked so many times; it must not have stopped the server."""
-        # What the test does while the watcher looks may come too late for that look.
+        """Wait until it has checked so many times; it must not have stopped the server."""
+        # What the test does during a check may be too late for that check.
         enough = self._server.looks + times + 1
         wait_for(lambda: self._server.looks >= enough or self._watching.done(), "the watcher looks", every=0.02)
         assert not self._watching.done()
@@ -136,7 +136,7 @@ class _Watcher:
         wait_for(lambda: self._server.seconds_unused() < _HOUR, "the watcher notes that it is used", every=0.02)
 
     def ends(self, unused: float | None = None) -> None:
-        """Wait until it has ended; meanwhile nobody has used the server for so many seconds."""
+        """Wait until it has ended, while the server has been unused for so many seconds."""
 
         def ended() -> bool:
             if unused is not None and not self._watching.done():

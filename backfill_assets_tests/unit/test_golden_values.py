@@ -1,4 +1,4 @@
-"""Hashes, ledger rows, texts, commands, what they print, Dagster's names: as they were, whatever code moves."""
+"""Hashes, ledger rows, texts, commands, what they print, Dagster's names: unchanged, whatever code moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house is measured, and what would make it larger or tangled is found."""
+"""The house is measured, and changes that make it larger or tangled are found."""
 
 from __future__ import annotations
 

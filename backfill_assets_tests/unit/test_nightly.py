@@ -1,4 +1,4 @@
-"""What is left to the night is what the table says, no more, and each night runs it."""
+"""Exactly the cases of the table are left to the night, and each night runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted bugs: where they may stand, what they change, and what counts as caught."""
+"""Planted bugs: where they may be, what they change, and what counts as caught."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from backfill_assets_tests.planted_bugs import (
 
 
 def changed(source: str, kind: str) -> list[str]:
-    """What a source becomes, by each mutation of one kind."""
+    """The source after each mutation of one kind."""
     return [mutation.applied(source) for mutation in mutations(source) if mutation.kind == kind]
 
 

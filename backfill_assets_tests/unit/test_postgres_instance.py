@@ -1,4 +1,4 @@
-"""The Dagster configuration for Postgres is the ordinary one, but for where Dagster stores."""
+"""The Dagster configuration for Postgres is the ordinary one, except for Dagster's storage."""
 
 from __future__ import annotations
 

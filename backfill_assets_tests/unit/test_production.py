@@ -1,4 +1,4 @@
-"""What docs/production.md promises, as far as it needs no whole installation: proxy, webserver for viewers, audit."""
+"""What docs/production.md promises, as far as it needs no complete installation: proxy, webserver for viewers, audit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MUTATIONS = (
     'setConcurrencyLimit(concurrencyKey: "dataset_sales", limit: 0)',
     "reloadWorkspace" + _OF,
 )
-"""Of some others Dagster looks for the thing (a backfill, a run, a sensor) before the permission, and here is none."""
+"""For some others Dagster looks up the object (a backfill, a run, a sensor) before the permission; here it does not exist."""
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_the_audit_looks_up_what_is_pinned_and_is_no_part_of_the_tests() -> None
 
 
 def test_a_workflow_of_its_own_audits_each_week_and_with_each_change_of_the_lock() -> None:
-    # Only what lies there is run; elsewhere it would be an example.
+    # Only workflows in this folder are run; elsewhere it would be an example.
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "audit.yml").read_text(encoding="utf-8"))
     # To YAML 1.1 the key `on` is the word true.
     started = workflow[True]
@@ -147,7 +147,7 @@ def test_a_workflow_of_its_own_audits_each_week_and_with_each_change_of_the_lock
     (job,) = workflow["jobs"].values()
     assert all(("run" in step) != ("uses" in step) for step in job["steps"])
     assert [step["run"] for step in job["steps"] if "run" in step] == ["make audit PYTHON=python"]
-    # A finding that fails nothing would be seen by nobody.
+    # A finding that fails nothing would go unnoticed.
     assert not any("continue-on-error" in part for part in (job, *job["steps"]))
 
 

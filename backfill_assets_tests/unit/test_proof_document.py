@@ -1,4 +1,4 @@
-"""`docs/proof.md` names for each way to be wrong and green a test that there is."""
+"""`docs/proof.md` names an existing test for each way to be wrong and green."""
 
 from __future__ import annotations
 

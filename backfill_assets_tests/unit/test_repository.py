@@ -39,7 +39,7 @@ HOME_FOLDER = re.compile(r"(?<![\w.~}/*])/(?:home|Users)/[A-Za-z]|(?<![\w.~}/*])
 
 
 def committed_files() -> list[Path]:
-    """Files that git tracks or would track: what somebody else gets."""
+    """Files that git tracks or would track: the content of another clone."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT,
@@ -196,7 +196,7 @@ def test_a_live_run_always_finds_a_slot_beside_backfills() -> None:
     runs = dagster_instance()["concurrency"]["runs"]
     limits = {limit["key"]: limit for limit in runs["tag_concurrency_limits"]}
     backfills = limits["dagster/backfill"]
-    # With a value the limit would count each backfill by itself, and two of them would fill the queue.
+    # With a value, the limit would count each backfill separately, and two of them would fill the queue.
     assert "value" not in backfills
     assert 0 < backfills["limit"] < runs["max_concurrent_runs"]
 

@@ -111,7 +111,7 @@ def mounted(monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str) -> None:
 
     def listed(*, all: bool = False) -> list[SimpleNamespace]:  # noqa: A002  # psutil's own word
         disk = SimpleNamespace(device="/dev/sda1", mountpoint="/", fstype="ext4", opts="rw")
-        # Only where all are asked for does psutil name what is no disk.
+        # psutil names mounts that are no disks only if all are requested.
         return (
             [disk, SimpleNamespace(device="bucket", mountpoint=str(folder), fstype=kind, opts="rw")] if all else [disk]
         )

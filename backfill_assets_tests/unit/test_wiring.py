@@ -1,4 +1,4 @@
-"""The application puts every way to the readers behind the guard, and everything that follows a release to it."""
+"""The application puts the guard before every way to readers, and attaches the follow-up to every release."""
 
 from __future__ import annotations
 

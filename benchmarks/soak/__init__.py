@@ -1,1 +1,1 @@
-"""A soak: a whole installation at work for minutes, with faults at random, judged by what readers have seen."""
+"""A soak: a complete installation runs for minutes, with random faults, judged by what readers have seen."""

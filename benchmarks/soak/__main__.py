@@ -39,7 +39,7 @@ def main() -> int:
             soak = Soak(site, Watcher(site, instance), seed, _teller())
             found = soak.found
             soak.run(given.minutes * 60)
-    except BaseException:  # noqa: BLE001  # also an interrupt: what was found so far is told in any case
+    except BaseException:  # noqa: BLE001  # also an interrupt: the findings so far are always reported
         _tell(traceback.format_exc())
     finally:
         _take_down(site)
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _interrupted(number: int, _: object) -> NoReturn:
-    # By default these would end the soak and leave all that it has started.
+    # By default these would end the soak and leave its processes running.
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 

@@ -1,4 +1,4 @@
-"""What a soak does next: chosen by a seed among what makes sense now. Pure."""
+"""The next step of a soak: a seed chooses among the steps that make sense now. Pure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from backfill_assets.core.days import ONE_DAY
 
 _MOST_DAYS: Final = 12
 _LEAST_CAMPAIGN: Final = 2
-"""One day is the canary's, and one has to be left."""
+"""One day for the canary, and one for the rest."""
 _CLASHING: Final = 0.2
-"""The share of backfills that may ask for days that others have claimed, and are refused then."""
+"""The share of backfills that may ask for claimed days, and are then refused."""
 
 
 class Act(StrEnum):
-    """What operators and the world do."""
+    """The acts of operators and the world."""
 
     live = "a new day arrives"
     late = "a day is delivered again"
@@ -36,7 +36,7 @@ class Act(StrEnum):
 
 
 class Fault(StrEnum):
-    """What is killed with SIGKILL."""
+    """The processes that are killed with SIGKILL."""
 
     worker = "run worker"
     spark = "Spark server"
@@ -79,12 +79,12 @@ _OF_STATE: Final[Mapping[str, tuple[Act, ...]]] = {
     "validated": (Act.publish,),
     "approved": (Act.publish,),
 }
-"""What an operator can sensibly do about a campaign in a state; planned are those of which the launch was killed."""
+"""The sensible acts on a campaign in a state; a planned campaign is one with a killed launch."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What there is to act on: days delivered so far in order, work under way, campaigns' states, units left, releases.
+    """The possible targets: days delivered so far in order, running work, campaigns' states, units left, releases.
 
     `claimed` are days of open units, `units` open units whose launch is over, `releases` those that may be rolled back.
     `idle` says that Dagster has nothing to do.
@@ -101,7 +101,7 @@ class Situation:
     idle: bool = False
 
     def free(self, least: int = 1) -> list[tuple[dt.date, ...]]:
-        """The longest ranges of days that nobody has claimed, of at least so many days."""
+        """The longest ranges of unclaimed days, of at least so many days."""
         found: list[tuple[dt.date, ...]] = []
         for day in (day for day in self.days if day not in self.claimed):
             if found and found[-1][-1] + ONE_DAY == day:
@@ -137,7 +137,7 @@ def possible(situation: Situation) -> tuple[Step, ...]:
 
 
 def choose(chance: random.Random, situation: Situation) -> Step | None:
-    """One of the possible steps, the kinds by their weights; none if there is nothing to do."""
+    """One of the possible steps, the kinds by their weights; None if there is nothing to do."""
     steps = possible(situation)
     if not steps:
         return None
@@ -160,9 +160,9 @@ def choose(chance: random.Random, situation: Situation) -> Step | None:
 def choose_faults(
     chance: random.Random, *, spare_long_lived: bool, met: Collection[str] = frozenset()
 ) -> tuple[Fault, ...]:
-    """What is killed next: the first of these of which something is alive, drawn by their weights.
+    """What is killed next: the first of these with a living process, drawn by their weights.
 
-    What has not been `met` yet comes before what has: a short soak, too, has seen every fault.
+    Faults that were not `met` yet come before the others, so a short soak also sees every fault.
     """
     left = [fault for fault in _FAULTS if not spare_long_lived or fault in _SHORT_LIVED]
     drawn = []

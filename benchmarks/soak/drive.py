@@ -1,4 +1,4 @@
-"""The soak itself: acts and faults by the seed until the time is over, then calm, then the judgement."""
+"""The soak itself: acts and faults by the seed until the time is over, then calm, then judgement."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _LOOK_SECONDS: Final = 3.0
 _TRIES: Final = 3
 _WORKING: Final = frozenset({"canary", "running"})
 _ENDS: Final[Mapping[str, Act]] = {"planned": Act.relaunch, "validated": Act.publish, "approved": Act.publish}
-"""Which command brings a campaign in a state to its end, where that is not `resume`."""
+"""Which command finishes a campaign in a state, if not `resume`."""
 
 Say = Callable[[str], None]
 
 
 class Soak:
-    """One soak on a started site; `seed` decides what is tried, the machine what comes of it."""
+    """One soak on a started site; `seed` decides what is tried, the machine decides the outcome."""
 
     def __init__(self, site: Site, watcher: Watcher, seed: int, say: Say) -> None:
         self._site = site
@@ -45,7 +45,7 @@ class Soak:
         self.found = Found()
 
     def run(self, seconds: float) -> None:
-        """Act for so long, let everything come to its end, and judge; `found` has what was found so far at any time."""
+        """Act for so long, let everything finish, and judge; `found` always has the findings so far."""
         meter = Meter(self._site.processes, self._site.root / "samples.jsonl")
         faults = threading.Thread(target=self._inject, args=(seconds,), name="faults", daemon=True)
         for kind in KINDS:
@@ -55,7 +55,7 @@ class Soak:
         try:
             self._act(seconds)
         finally:
-            # However it ends: nothing may be started any more while everything is taken down.
+            # However it ends: nothing may be started while everything is being stopped.
             self._calm.set()
             faults.join()
             meter.stop()
@@ -81,10 +81,10 @@ class Soak:
             time.sleep(self._chance.uniform(*_PAUSE_SECONDS))
 
     def _situation(self) -> Situation | None:
-        """What there is to act on; nothing, and a word about it at the end, where the look fails."""
+        """The possible targets; None, with a note at the end, if they cannot be read."""
         try:
             return self._watcher.situation()
-        except Exception as error:  # noqa: BLE001  # nobody should meet one; the soak goes on and tells it
+        except Exception as error:  # noqa: BLE001  # unexpected; the soak continues and reports it
             self.found.troubles.append(f"a look at ledger and Dagster: {type(error).__name__}: {error}")
             return None
 
@@ -94,7 +94,7 @@ class Soak:
         try:
             said = self._do(step)
         except BackfillError as error:
-            # Dagster was not there to take a launch.
+            # Dagster was not running and could not take a launch.
             said = Said(1, errors=str(error))
         except subprocess.TimeoutExpired as error:
             said = Said(1, errors=str(error))
@@ -139,7 +139,7 @@ class Soak:
             self._site.deliver(day)
 
     def _inject(self, seconds: float) -> None:
-        """Kill until it is calm; in the second half only what is short-lived, so that memory has the time to be judged."""
+        """Kill until it is calm; in the second half only short-lived processes, so that there is time to judge memory."""
         half = time.monotonic() + seconds / 2
         while not self._calm.wait(self._fate.uniform(*_FAULT_SECONDS)):
             late = time.monotonic() > half
@@ -154,12 +154,12 @@ class Soak:
     def _killed(self, fault: Fault, number: int) -> str:
         try:
             return self._site.processes.kill(fault, number)
-        except Exception as error:  # noqa: BLE001  # the kills go on, and the end tells it
+        except Exception as error:  # noqa: BLE001  # the kills continue, and the end reports it
             self.found.troubles.append(f"a kill of the {fault.value}: {type(error).__name__}: {error}")
             return ""
 
     def _settle(self) -> None:
-        """One command for everything that is left, as often as it takes; what has been tried in vain is told."""
+        """One command for everything that is left, as often as needed; commands without success are reported."""
         tried: Counter[str] = Counter()
         deadline = time.monotonic() + _SETTLE_SECONDS
         while time.monotonic() < deadline:
@@ -172,7 +172,7 @@ class Soak:
             for step in steps[:1]:
                 tried[f"{step.act} {step.target} {step.days}"] += 1
                 self._tried(step)
-            # Of a campaign that works without a run the conductor launches the next backfill by itself.
+            # If a running campaign has no run, the conductor launches the next backfill by itself.
             if not steps and situation.idle and not _WORKING & set(situation.campaigns.values()):
                 break
         situation = self._situation()

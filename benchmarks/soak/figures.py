@@ -1,4 +1,4 @@
-"""The figures of a soak as Markdown, to be read as they are or put into the documents."""
+"""The figures of a soak as Markdown, to be read directly or put into the documents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def figures(found: Found, minutes: float, seed: int) -> str:
     tables = (
         _table(("figure", "value"), _work(found, minutes, seed)),
         _table(("long-lived process", "samples", "memory", "open files", ""), map(_row, found.trends)),
-        # What was not judged must not look as if nothing had been found.
+        # A soak without a verdict must not look like one without findings.
         _table(("promise: none of these", "found"), [(name, len(bad)) for name, bad in found.promises.items()])
         if found.ended
         else [],

@@ -14,7 +14,7 @@ from benchmarks.soak.trend import Trend
 class Found:
     """What a soak has found; every list of broken promises is empty in a good one.
 
-    `acts`, `refused` and `faults` count by what was done or killed, `polls` and `away` the looks of each reader that saw
+    `acts`, `refused` and `faults` count by what was done or killed, `polls` and `away` the polls of each reader that saw
     something and those that found no Spark server; `repaired` is what the doctor has found and repaired.
     """
 
@@ -43,7 +43,7 @@ class Found:
 
     @property
     def growing(self) -> tuple[str, ...]:
-        """Processes that did not stay flat, of those that lived long enough."""
+        """Processes that lived long enough to be judged and grew."""
         return tuple(trend.role for trend in self.trends if trend.judged and not trend.flat)
 
     @property
@@ -57,7 +57,7 @@ class Found:
 
     @property
     def promises(self) -> Mapping[str, Sequence[str]]:
-        """What must not be found, and what was."""
+        """The findings that break a promise, by promise."""
         return {
             "rows lost": self.lost,
             "mixed reads": self.mixed,
@@ -72,5 +72,5 @@ class Found:
 
     @property
     def kept(self) -> bool:
-        """Whether the soak came to its end and every promise was kept."""
+        """Whether the soak finished and every promise was kept."""
         return self.ended and not any(self.promises.values())

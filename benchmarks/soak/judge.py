@@ -16,7 +16,7 @@ from benchmarks.soak.site import DATASET, ROWS, Said, Site
 
 
 def judge(site: Site, found: Found) -> None:
-    """Look at everything once it is calm, and write down what was found."""
+    """Examine everything once it is calm, and record the findings."""
     _examine(site, found)
     polls: list[Poll] = []
     for kind in KINDS:
@@ -47,7 +47,7 @@ def record_of(site: Site, polls: Sequence[Poll]) -> Record:
 
 
 def left_by_doctor(said: Said) -> tuple[str, ...]:
-    """What the doctor finds, without what it only mentions."""
+    """What the doctor finds, without findings that it only mentions."""
     try:
         answer = json.loads(said.out)
     except ValueError:
@@ -57,7 +57,7 @@ def left_by_doctor(said: Said) -> tuple[str, ...]:
 
 
 def _examine(site: Site, found: Found) -> None:
-    """Reconcile, then the doctor: of what it finds a repair must leave nothing, and the next look find nothing."""
+    """Reconcile, then run the doctor: a repair must fix all its findings, and the next examination must find nothing."""
     reconciled = site.command("reconcile")
     if reconciled.code:
         found.crashed.append(f"reconcile: {reconciled.last}")

@@ -1,7 +1,7 @@
-"""What readers of the soak's table may see, told from its deliveries and releases. Pure.
+"""What readers of the soak's table may see, derived from its deliveries and releases. Pure.
 
 All rows of a day carry the number of the delivery that they came with, and every delivery has all tickets. So a day with fewer
-rows has lost some, and a day with two numbers is mixed, whoever reads it and whenever.
+rows has lost some, and a day with two numbers is mixed, for any reader at any time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 Deliveries = Mapping[dt.date, Sequence[dt.datetime]]
-"""When each delivery of a day was there, the first first; aware."""
+"""When each delivery of a day arrived, in order; aware times."""
 
 
 @dataclass(frozen=True, order=True)
@@ -24,12 +24,12 @@ class DayRows:
 
 
 View = Mapping[dt.date, DayRows]
-"""What a reader sees of a table at once; a day without rows is absent."""
+"""What a reader sees of a table at one moment; a day without rows is absent."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A version of the table: the release that made it (none: only the schema), its days, what it undoes, and when."""
+    """A version of the table: the release that made it (None: only the schema), its days, what it undoes, and when."""
 
     version: int
     release: str
@@ -40,7 +40,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Poll:
-    """One look of a reader, between the newest version before and the newest after it."""
+    """One poll of a reader, between the newest version before and the newest after it."""
 
     reader: str
     first: int
@@ -111,7 +111,7 @@ def _wrong_commits(record: Record) -> Iterator[str]:
 
 
 def _wrong_day(record: Record, commit: Commit, day: dt.date, newest: dict[dt.date, int]) -> Iterator[str]:
-    """A published day shows a delivery that was there, and none older than one that was published before."""
+    """A published day shows an existing delivery, and none older than one that was published before."""
     seen = record.views[commit.version].get(day)
     there = sum(at <= commit.at for at in record.deliveries.get(day, ()))
     if seen is None or not newest.get(day, 1) <= seen.highest <= there:

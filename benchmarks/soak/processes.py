@@ -48,11 +48,11 @@ class Processes:
         end(list(self._readers.values()))
 
     def polls(self, kind: str) -> Path:
-        """The file of what a reader saw."""
+        """The file with the polls of a reader."""
         return self._installation.root / f"polls_{kind}.jsonl"
 
     def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, unless it is killed.
+        """Run a command until it ends or is killed.
 
         Raises:
             subprocess.TimeoutExpired: it hangs; it is ended.
@@ -71,14 +71,14 @@ class Processes:
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def kill(self, fault: Fault, number: int) -> str:
-        """Kill one process of that kind by SIGKILL, and start again what nobody else would; what was killed, if any."""
+        """Kill one process of that kind by SIGKILL, and restart it if nothing else does; returns what was killed, if any."""
         if fault is Fault.command:
             return self._kill_command()
         found = self._victims(fault)
         if not found:
             return ""
         process = found[number % len(found)]
-        # It may end by itself just then, and nobody may have waited for it.
+        # It may end by itself just then, and be a zombie.
         with contextlib.suppress(psutil.Error):
             process.kill()
             process.wait(_WAIT_SECONDS)
@@ -90,7 +90,7 @@ class Processes:
             case Fault.reader:
                 self.start_reader(next(kind for kind, reader in self._readers.items() if reader.pid == process.pid))
             case _:
-                # Workers and the Spark server come back by themselves.
+                # Workers and the Spark server restart by themselves.
                 pass
         return f"{fault.value} {process.pid}"
 
@@ -105,7 +105,7 @@ class Processes:
         command = self._command
         if command is None or command.poll() is not None:
             return ""
-        # Whoever runs it waits for it.
+        # Its caller waits for it.
         command.kill()
         return f"{Fault.command.value} {' '.join(command.args[1:3]) if isinstance(command.args, list) else ''}"
 

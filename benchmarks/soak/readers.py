@@ -29,7 +29,7 @@ Rows = Iterable[tuple[dt.date, int, int, int]]
 
 
 def main() -> None:
-    """Poll for ever, and write each look to the file; a reader that cannot read writes why."""
+    """Poll for ever, and write each poll to the file; a reader that cannot read writes why."""
     kind, table, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     looks: dict[str, Callable[[Path], View]] = {"deltalake": at_version, "polars": with_polars, "spark": _ViewInSpark()}
     while True:
@@ -43,7 +43,7 @@ def main() -> None:
 
 @dataclass
 class Looks:
-    """What a reader has written: its looks, its errors, and how often the Spark server was away."""
+    """What a reader has written: its polls, its errors, and how often the Spark server was away."""
 
     polls: list[Poll] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -66,12 +66,12 @@ def looks_in(file: Path) -> Looks:
 
 
 def view_of(rows: Rows) -> View:
-    """A view from rows of day, number of rows, least and greatest delivery."""
+    """A view made of rows of day, number of rows, least and greatest delivery."""
     return {day: DayRows(count, lowest, highest) for day, count, lowest, highest in rows}
 
 
 def at_version(table: Path, version: int | None = None) -> View:
-    """What delta-rs and pyarrow read at a version, or at the newest; nothing where there is no table yet."""
+    """What delta-rs and pyarrow read at a version, or at the newest; empty if there is no table yet."""
     if not DeltaTable.is_deltatable(str(table)):
         return {}
     data = rows_of(table, ["day", "amount"], version)
@@ -80,7 +80,7 @@ def at_version(table: Path, version: int | None = None) -> View:
 
 
 def _document(line: str) -> Mapping[str, Any]:
-    # After a kill in the middle of a line the next reader writes on behind it.
+    # After a kill in the middle of a line, the next reader continues behind it.
     try:
         found: Mapping[str, Any] = json.loads(line) if line.endswith("\n") else {}
     except ValueError:
@@ -89,7 +89,7 @@ def _document(line: str) -> Mapping[str, Any]:
 
 
 def looked(kind: str, look: Callable[[Path], View], table: Path) -> dict[str, object]:
-    """One look: what was seen and between which versions, or why nothing was."""
+    """One poll: what was seen and between which versions, or why nothing was."""
     try:
         first = DeltaTable(table).version()
         view = look(table)
@@ -97,7 +97,7 @@ def looked(kind: str, look: Callable[[Path], View], table: Path) -> dict[str, ob
     except EngineError as error:
         # The server is killed on purpose; every other error of a reader breaks a promise.
         return {"reader": kind, "lost_server": str(error)[:200]} if kind == "spark" else _failed(kind, error)
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is to be told
+    except Exception as error:  # noqa: BLE001  # any error is reported
         return _failed(kind, error)
     seen = {day.isoformat(): (rows.rows, rows.lowest, rows.highest) for day, rows in view.items()}
     return {"reader": kind, "first": first, "last": last, "view": seen}
@@ -120,7 +120,7 @@ class _ViewInSpark:
 
     def __call__(self, table: Path) -> View:
         if not self._views_made:
-            # As `backfill sql` does it; a view outlives its server.
+            # Like `backfill sql`; a view outlives its server.
             Application.from_env().refresh_views()
             self._views_made = True
         with open_session(Settings.from_env(os.environ), "soak-reader") as spark:

@@ -25,7 +25,7 @@ ROWS: Final = 200
 
 @dataclass(frozen=True)
 class Said:
-    """How a command ended, negative for a signal, and what it said."""
+    """How a command ended (negative: by a signal), and its output."""
 
     code: int
     out: str = ""
@@ -38,7 +38,7 @@ class Said:
 
     @property
     def last(self) -> str:
-        """Its last line, of the refusal if it was refused."""
+        """Its last line; that of the refusal if it was refused."""
         return (self.errors or self.out or f"ended with {self.code} and said nothing").splitlines()[-1]
 
 
@@ -92,7 +92,7 @@ class Site:
         """Launch the live job of a day.
 
         Raises:
-            LaunchError: Dagster does not take it.
+            LaunchError: Dagster does not accept it.
         """
         params = job_params(f"live_{DATASET}", day)
         answer = graphql(LAUNCH_RUN, {"params": params}, self.installation.webserver)["launchRun"]
@@ -100,7 +100,7 @@ class Site:
             raise LaunchError(f"Dagster did not take the live run of {day}: {answer.get('message', answer)}")
 
     def launch_backfill(self, days: Sequence[dt.date]) -> str:
-        """Launch a native backfill of all layers; its id."""
+        """Launch a native backfill of all layers; returns its id."""
         request = Backfill(DATASET, tuple(day.isoformat() for day in days))
         return launch_backfill(request, self.installation.webserver)
 
@@ -115,7 +115,7 @@ class Site:
         return Said(done.returncode, done.stdout.strip(), done.stderr.strip())
 
     def write_specification(self, name: str, days: Sequence[dt.date]) -> str:
-        """Write the specification of a campaign over some days; its path for the command."""
+        """Write the specification of a campaign over some days; returns its path for the command."""
         execution = {"partitions_per_batch": 3, "max_concurrency": 1, "canary": {"partitions": 1}}
         return write_document(
             self.root, document(name, DATASET, days, execution=execution, rollback={"keep_for": "14d"})

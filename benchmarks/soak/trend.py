@@ -9,15 +9,15 @@ from typing import Final
 from benchmarks.soak.actions import Fault
 
 WARM_UP: Final = 1 / 3
-"""The share of a process's time that is not looked at: caches fill, and a JVM takes its heap."""
+"""The share of a process's time that is not judged: caches fill, and a JVM takes its heap."""
 LEAST_SECONDS: Final = 300
-"""Of a shorter time after the warm-up nothing is said."""
+"""A shorter time after the warm-up is not judged."""
 _GROWTH: Final = 0.15
 _SLACK_BYTES: Final = 30_000_000
 _SLACK_FILES: Final = 10
 _SHOW_RUNS: Final = frozenset({Fault.daemon.value, Fault.webserver.value})
 _RUNS_KEPT_OPEN: Final = 16 * 3
-"""Whoever looks at runs keeps the databases of the newest sixteen open, three files each (dagster_batched_events/sqlite.py)."""
+"""A process that reads runs keeps the databases of the newest sixteen open, three files each (dagster_batched_events/sqlite.py)."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Trend:
-    """The process of a role that lived longest: seconds looked at, means, and growth per minute."""
+    """The longest-living process of a role: seconds observed, means, and growth per minute."""
 
     role: str
     seconds: float
@@ -42,12 +42,12 @@ class Trend:
 
     @property
     def judged(self) -> bool:
-        """Whether it was long enough to say something."""
+        """Whether it was observed long enough for a judgement."""
         return self.seconds >= LEAST_SECONDS
 
     @property
     def flat(self) -> bool:
-        """Whether, over the time looked at, it grew by no more than 15 % and a little."""
+        """Whether, over the observed time, it grew by no more than 15 % and a little."""
         minutes = self.seconds / 60
         kept = _RUNS_KEPT_OPEN if self.role in _SHOW_RUNS else 0
         memory = self.rss_per_minute * minutes <= self.mean_rss * _GROWTH + _SLACK_BYTES

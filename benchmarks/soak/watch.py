@@ -1,4 +1,4 @@
-"""What a soak looks at while it runs: the situation to act on, and what long-lived processes use."""
+"""What a soak observes while it runs: the situation to act on, and what long-lived processes use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SAMPLE_SECONDS: Final = 5.0
 _COLLECT_SECONDS: Final = 30.0
 _DELTA_LOGS: Final = re.compile(r"^\s*\d+:\s+(\d+)\s+\d+\s+org\.apache\.spark\.sql\.delta\.DeltaLog\s*$", re.MULTILINE)
 _TABLE_BYTES: Final = 3_000_000
-"""Of a table that Delta keeps: its plans, and the session that it was met in first. Measured with 25 to 150 tables."""
+"""Bytes of a table that Delta keeps: its plans, and the session that first used it. Measured with 25 to 150 tables."""
 _ACTIVE: Final = [status for status in BulkActionStatus if status not in BULK_ACTION_TERMINAL_STATUSES]
 _AT_WORK: Final = frozenset({"planned", "canary", "running", "paused", "stopped", "stale", "validated", "approved"})
 
@@ -54,7 +54,7 @@ class Watcher:
         self._application = site.installation.application
 
     def situation(self) -> Situation:
-        """What there is to act on now."""
+        """The possible targets now."""
         ledger, days = self._application.ledger, tuple(sorted(self._site.deliveries))
         active = self._instance.get_backfills(filters=BulkActionsFilter(statuses=_ACTIVE))
         runs = self._instance.get_runs(dg.RunsFilter(statuses=list(NOT_FINISHED_STATUSES)))
@@ -79,7 +79,7 @@ class Watcher:
 
 
 def _campaigns(application: Application, instance: dg.DagsterInstance) -> Mapping[str, str]:
-    # By the units: a launch that was killed has claimed its days, and the campaign may not know it yet.
+    # By the units: a killed launch has claimed its days, and the campaign may not know it yet.
     names = sorted({u.campaign for u in application.ledger.units(states={UnitState.open}) if u.campaign})
     standings = services_of(application, instance).standings if names else None
     found = {name: standings.of(name).state.value for name in names} if standings else {}
@@ -94,9 +94,9 @@ def _restorable(records: Sequence[ReleaseRecord]) -> tuple[str, ...]:
 
 
 class Meter(threading.Thread):
-    """Samples memory and open files of the long-lived processes every few seconds, also into a file to look at later.
+    """Samples memory and open files of the long-lived processes every few seconds, also into a file for later.
 
-    `troubles` are its own.
+    `troubles` are errors of the sampling itself.
     """
 
     def __init__(self, processes: Processes, file: Path) -> None:
@@ -114,7 +114,7 @@ class Meter(threading.Thread):
         while not self._ended.wait(_SAMPLE_SECONDS):
             try:
                 self._look(time.monotonic() - begin)
-            except Exception as error:  # noqa: BLE001  # whatever it is, it is told, and the next look may do
+            except Exception as error:  # noqa: BLE001  # any error is reported, and the next check may succeed
                 self.troubles.append(f"a look at memory: {type(error).__name__}: {error}")
 
     def stop(self) -> None:
@@ -123,7 +123,7 @@ class Meter(threading.Thread):
         self.join()
 
     def trends(self) -> tuple[Trend, ...]:
-        """Of each role the process that was sampled longest."""
+        """The process of each role that was sampled longest."""
         longest: dict[str, list[Sample]] = {}
         for (role, _), samples in self._samples.items():
             if role not in longest or samples[-1].at - samples[0].at > longest[role][-1].at - longest[role][0].at:
@@ -149,14 +149,14 @@ class Meter(threading.Thread):
 
 
 def _uncounted(jvm: int) -> int | None:
-    """Bytes of a JVM that grow to a limit and no further, after a garbage collection; nothing where it does not answer.
+    """Bytes of a JVM that grow up to a limit, after a garbage collection; None if it does not answer.
 
-    Its heap takes all that it may, whatever it holds, and Delta keeps some tables: only what is left tells
+    Its heap takes all that it may, whatever it uses, and Delta keeps some tables: only the rest shows
     whether something is never given back.
     """
     jcmd, jstat = shutil.which("jcmd"), shutil.which("jstat")
     if not jcmd or not jstat:
-        return 0  # without a JDK there is nobody to ask
+        return 0  # without a JDK no tool can ask the JVM
     with contextlib.suppress(subprocess.TimeoutExpired):
         objects = _answer(jcmd, str(jvm), "GC.class_histogram")
         spare = spare_bytes(_answer(jstat, "-gc", str(jvm)))
@@ -171,16 +171,16 @@ def _answer(*command: str) -> str:
 
 
 def tables_kept(said: str) -> int:
-    """How many tables Delta keeps within its limit, by what `jcmd GC.class_histogram` says of its living objects."""
+    """How many tables Delta keeps within its limit, by the living objects in `jcmd GC.class_histogram`."""
     found = _DELTA_LOGS.search(said)
     return min(int(found[1]), TABLES_KEPT) if found else 0
 
 
 def spare_bytes(said: str) -> int | None:
-    """Bytes that the heap of a JVM could do without, by what `jstat -gc` says right after a garbage collection, if it does.
+    """Bytes of the heap that a JVM does not need, by `jstat -gc` right after a garbage collection; None without an answer.
 
     Columns are in KB: capacity (C) and use (U) of both survivor spaces (S0, S1), eden (E) and the old generation (O).
-    Source: https://docs.oracle.com/en/java/javase/17/docs/specs/man/jstat.html. What eden has was allocated since.
+    Source: https://docs.oracle.com/en/java/javase/17/docs/specs/man/jstat.html. The objects in eden were allocated since.
     """
     lines = [line.split() for line in said.splitlines()]
     if len(lines) != 2 or len(lines[0]) != len(lines[1]):  # noqa: PLR2004  # names and figures

@@ -1,4 +1,4 @@
-"""A small dataset in a temporary folder, and the pipeline over it in single steps."""
+"""A small dataset in a temporary folder, and the single steps of its pipeline."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Kit:
         return self.put(f"trips/{day}{part}.csv", "\n".join(lines) + "\n", hour)
 
     def land(self, loaded: LoadedDataset, *days: dt.date) -> tuple[Delivery, ...]:
-        """Land what lies there, and keep what a ledger would: `book` has all deliveries with their numbers."""
+        """Land the files that are there, and keep what a ledger would: `book` has all deliveries with their numbers."""
         files = discover(loaded, self.layout, loaded.dataset.delivery_days(days))
         landed, known = land(self.spark, loaded, self.layout, files, NOW), self.book.get(loaded.name, ())
         changed = received(known, in_order(loaded.dataset, landed))
@@ -188,7 +188,7 @@ class Kit:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A dataset of which a module has made something that its tests only read, and where it is."""
+    """A dataset that a module's tests only read, and where it is."""
 
     kit: Kit
     loaded: LoadedDataset

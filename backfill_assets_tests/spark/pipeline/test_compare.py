@@ -55,7 +55,7 @@ def frame(spark: SparkSession, per_day: list[Table]) -> DataFrame:
     return spark.createDataFrame(rows, SCHEMA)
 
 
-# Of a column of objects that are all null datacompy finds nulls unequal, so each has a type; decimals fit into floats here.
+# datacompy finds nulls unequal in a column of objects that are all null, so each has a type; decimals fit into floats here.
 DTYPES = {
     "whole": "Int64",
     "money": float,
@@ -87,7 +87,7 @@ def seen_by_datacompy(old: Table, new: Table) -> tuple[set[object], set[object],
     return added, removed, differ
 
 
-# Each example is a Spark job over twenty tables: none is made smaller.
+# Each example is a Spark job over twenty tables, so Hypothesis shrinks none.
 @settings(max_examples=4, deadline=None, suppress_health_check=[*HealthCheck], phases=[Phase.generate])
 @given(st.lists(pairs, min_size=TABLES, max_size=TABLES))
 def test_differing_rows_are_those_that_datacompy_finds(spark: SparkSession, found: list[tuple[Table, Table]]) -> None:
@@ -114,7 +114,7 @@ def test_keys_and_values_are_matched_with_nulls_and_by_one_hash_or_sort(
     ]
     plain = differing(frames[0], frames[1], shape)
     found = {row["id"]: (row[STATUS], row[COLUMNS]) for row in plain.collect()}
-    # A null is no NaN, numbers may lie far apart without overflowing, and tolerances hold in every type.
+    # A null is no NaN, numbers may be far apart without overflow, and tolerances work for every type.
     assert found == {
         1: ("changed", ["ratio"]),
         2: ("changed", ["whole"]),

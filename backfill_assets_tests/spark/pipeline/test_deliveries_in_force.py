@@ -1,4 +1,4 @@
-"""Deliveries in force, on the real pipeline: corrections win, what is withdrawn goes, and a lost warehouse comes out as it was."""
+"""Deliveries in force on the real pipeline: corrections win, withdrawn files do not count, a lost warehouse is rebuilt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def verdict(evidence: DayEvidence, check: str) -> Verdict:
 
 
 def ids(kit: Kit, application: Application, *days: dt.date, name: str = "trips") -> list[object]:
-    """What is staged of these days, once all that lies there has landed."""
+    """The staged rows of these days, once all files that are there have landed."""
     application.pipeline.land(kit.spark, name, days)
     application.pipeline.stage(kit.spark, name, days)
     (folder,) = kit.layout.staging_path(name).iterdir()
@@ -41,7 +41,7 @@ def ids(kit: Kit, application: Application, *days: dt.date, name: str = "trips")
 
 
 def test_a_supplier_who_sends_corrects_and_takes_back_gets_what_they_said_last(kit: Kit) -> None:
-    """Also where the corrected file has an older time of change; its rows that are missing live on nowhere."""
+    """This holds also if the corrected file has an older time of change; rows that it no longer has are gone everywhere."""
     kit.dataset(key=["day", "kind"], measures={"fee": {}}, checks={})
     application = Application(kit.settings)
     raw, journal = kit.layout.raw_path("trips"), application.ledger.delivery_journal
@@ -75,7 +75,7 @@ def test_a_supplier_who_sends_corrects_and_takes_back_gets_what_they_said_last(k
     services.withdraw("trips", Chosen(f"trips/{D1}-2.csv"), "of another shop as well")
     services.restore("trips", Chosen(PATH), "it was right")
     assert application.basis.inputs("trips", (D1,)) == inputs
-    # Raw and staging are lost, and come out of the sources and the ledger as they were.
+    # Raw and staging are lost, and are rebuilt from the sources and the ledger as they were.
     shutil.rmtree(raw)
     shutil.rmtree(kit.layout.staging_path("trips"))
     assert ids(kit, application, D1) == [1]
@@ -91,7 +91,7 @@ def test_a_file_of_a_later_day_wins_whatever_its_time_and_the_latest_file_of_a_d
     kit.dataset(name="whole", source={**late, "late_days": 0}, deduplicate="latest_file")
     application = Application(kit.settings)
     kit.deliver(D2, f"{D2},1,b,10,1.00", f"{D1},1,b,10,1.00", hour=1)
-    # The later day has landed before the other one is there.
+    # The later day lands before the file of the other one arrives.
     application.pipeline.land(kit.spark, "later", (D2,))
     kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,a,10,1.00", part="-1", hour=5)
     assert ids(kit, application, D1, name="later") == [1, 2]
@@ -133,14 +133,14 @@ def test_a_file_outside_a_narrowed_path_is_refused_by_name_until_it_is_withdrawn
     assert application.pipeline.land(kit.spark, "trips", (D1, D2)).new == ()
     with pytest.raises(SourceError, match=rf"trips {D1}: {returns} landed under another source.path"):
         application.pipeline.stage(kit.spark, "trips", (D1, D2))
-    # Of the other day there is nothing else: its files have moved.
+    # The other day has no other files: its files have moved.
     assert application.pipeline.stage(kit.spark, "trips", (D2,)) == {D2: 1}
     application.delivery_commands.withdraw("trips", Chosen(returns), "no trips")
     assert application.pipeline.stage(kit.spark, "trips", (D1, D2)) == {D1: 1}
 
 
 class Other(Enum):
-    """What happens besides deliveries: another reading or code, an empty inbox, backups of raw and staging, a publication."""
+    """Other events than deliveries: another reading or code, an empty inbox, backups of raw and staging, a publication."""
 
     read = auto()
     deploy = auto()
@@ -162,7 +162,7 @@ class Story:
         self.application = self.described()
 
     def described(self) -> Application:
-        """The dataset as it is declared now, loaded as a code location that starts again does."""
+        """The dataset as it is declared now, loaded as by a restarted code location."""
         if hasattr(self, "application"):
             self.application.ledger.close()  # type: ignore[attr-defined]
         source = {
@@ -219,7 +219,7 @@ class Story:
                 self.publish()
 
     def landed(self, *days: dt.date) -> None:
-        """What lies there for these days has been landed."""
+        """The files of these days that are there have landed."""
         known = self.application.dataset("trips").fact_delivery_days(tuple(sorted(days)))
         self.model.land(known)
         self.in_raw |= {(place, content) for place, (content, _) in self.model.files.items() if place[0] in known}
@@ -232,7 +232,7 @@ class Story:
         self.backup = folder, self.in_raw
 
     def restore(self) -> None:
-        """Raw and staging come from the backup; the ledger and the published table stay."""
+        """Raw and staging are restored from the backup; the ledger and the published table stay."""
         if self.backup is None:
             return
         folder, self.in_raw = self.backup
@@ -242,7 +242,7 @@ class Story:
                 shutil.copytree(folder / path.parent.name, path)
 
     def publish(self) -> None:
-        """Publish the day, which is refused only where rows are lost that nothing brings back."""
+        """Publish the day, which is refused only if rows are lost that nothing can restore."""
         self.landed(D7)
         rows = {key: None if value == self.null else value + self.suffix for key, value in self.model.rows().items()}
         lost = [one for one in self.model.counts() if CONTENTS[one[1]] and one not in self.in_raw]
@@ -276,7 +276,7 @@ _FIRST = (D7, "7/a")
 )
 @given(st.lists(st.one_of(an_act, st.sampled_from(Other)), max_size=16))
 def test_published_rows_follow_the_sources_whatever_happens(kit: Kit, story: list[Act | Other]) -> None:
-    """Files come, are corrected, go back, are withdrawn and read again; code, reading and backups change in between."""
+    """Files arrive, are corrected, restored, withdrawn and read again; code, reading and backups change in between."""
     observed = Story(Kit(kit.spark, Path(mkdtemp(dir=kit.root))))
     for act in [*story, Other.publish]:
         observed.act(act)

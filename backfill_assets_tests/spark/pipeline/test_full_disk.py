@@ -1,4 +1,4 @@
-"""The disk is full while Spark writes raw, staging or a shadow: refused in words, the table as it was, and it goes on."""
+"""The disk is full while Spark writes raw, staging or a shadow: refused with a message, table unchanged, the work can continue."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def steps(kit: Kit, loaded: LoadedDataset) -> dict[str, Step]:
 
 
 def place(kit: Kit, loaded: LoadedDataset, step: str) -> Path:
-    """Folder of the table that a step writes; of staging the one above it."""
+    """Folder of the table that a step writes; for staging the one above it."""
     return {
         "raw": kit.layout.raw_path(loaded.name),
         "staging": kit.layout.staging_path(loaded.name),
@@ -51,7 +51,7 @@ def tables(folder: Path) -> list[Path]:
 
 
 def rows(kit: Kit, folder: Path) -> list[tuple[object, ...]]:
-    """What the only table there holds; nothing where there is none."""
+    """The rows of the only table there; none if there is no table."""
     found: list[tuple[object, ...]] = []
     for table in tables(folder):
         frame = kit.table(table)
@@ -63,7 +63,7 @@ def rows(kit: Kit, folder: Path) -> list[tuple[object, ...]]:
 
 
 def written(folder: Path, day: dt.date) -> list[Path]:
-    """Data files of a day that have got any content, whether or not a table knows of them."""
+    """Data files of a day that have any content, whether or not a table lists them."""
     return [file for file in folder.rglob(f"*day={day}/*.parquet") if file.stat().st_size]
 
 

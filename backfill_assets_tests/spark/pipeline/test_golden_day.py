@@ -1,4 +1,4 @@
-"""A golden source on the whole pipeline of a batch: verdicts, rows behind them, and what makes them stale."""
+"""A golden source on the complete pipeline of a batch: verdicts, rows behind them, and what makes them stale."""
 
 from __future__ import annotations
 

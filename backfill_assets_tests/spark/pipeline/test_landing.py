@@ -63,7 +63,7 @@ def test_a_file_that_fits_two_days_is_refused(kit: Kit) -> None:
     kit.put(f"trips/{D1}_{D2}.csv", "")
     with pytest.raises(SourceError, match=f"fits the delivery days {D1} and {D2}"):
         discover(loaded, kit.layout, [D1, D2])
-    # Whatever a launch asks for: each of two launches landed it for its own day.
+    # Whichever day a launch asks for: each of two launches would land it for its own day.
     with pytest.raises(SourceError, match=f"fits the delivery days {D1} and {D2}"):
         discover(loaded, kit.layout, [D2])
 

@@ -1,4 +1,4 @@
-"""Figures of days: most tests look at days of their own in one batch that was measured at once."""
+"""Figures of days: most tests use days of their own in one batch that was measured in one go."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIGURES, LARGE, NEIGHBOUR, NO_FEE, COPIED, CHANGED, NOWHERE = (D1 + dt.timedelta
 
 @dataclass(frozen=True)
 class MeasuredDays:
-    """Some days that are built, of which some are published, and what was measured of all of them."""
+    """Some built days, some of them published, and the measured figures of all."""
 
     kit: Kit
     loaded: LoadedDataset

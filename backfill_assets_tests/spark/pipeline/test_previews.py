@@ -1,4 +1,4 @@
-"""A preview shows the published table outside of a unit's days, and the unit's shadows inside."""
+"""A preview shows the unit's shadows on the unit's days, and the published table on all other days."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_preview_mixes_published_days_and_those_of_several_attempts(kit: Kit, 
     assert shown(kit, named.name) == [(D1, 1, 1.0), (D2, 1, float(D2.day)), (D3, 1, float(D3.day))]
     view = kit.spark.table(name)
     assert view.columns == list(named.dataset.columns)
-    # What the published table does not have yet is null there, and of the declared type.
+    # Columns that the published table does not have yet are null there, of the declared type.
     assert [row["fee"] is None for row in view.orderBy("day").collect()] == [True, False, False]
     assert view.schema["fee"].dataType.simpleString() == "decimal(12,2)"
 

@@ -1,6 +1,6 @@
-"""What is read from source files is what they say, and how it is read now reaches what landed before.
+"""Source files are read exactly as they are, and a new declaration also applies to files that have already landed.
 
-A text that a declared type cannot hold whole is quarantined; another spelling of the same value is not.
+A text that a declared type cannot hold completely is quarantined; another spelling of the same value is not.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ BYTES = b"K\xf6ln"
 
 @dataclass(frozen=True)
 class Read:
-    """What one landing of all cases has brought: by case the value and the line that is in quarantine."""
+    """The result of one landing of all cases: for each case the value and the quarantined line."""
 
     delivery: Delivery
     rows: dict[str, tuple[object, str | None]]
@@ -103,7 +103,7 @@ def test_csv_keeps_what_a_type_can_hold_and_quarantines_what_would_be_lost(modul
     header = ",".join(["id", *TYPES])
     bad = [b"latin,,,,,,,,," + BYTES, b"cut,1", b"more,,,,,,,,,x,y", b"wide" + b"," * 50_000]
     bad += [b"nul,,,,,,,,,a\0b", b"zeros,1,2,,,,,,,\0\0\0"]
-    # What a quote opens and nothing closes goes on in the next line, or was cut.
+    # An open quote that is never closed continues in the next line, or was cut.
     bad += [b'open,,,,,,,,,"They said:', b'open too,,,,,,,,,"a ""quoted"" one, and']
     lines = [header.encode(), *(line.encode() for line in (*kept.values(), *lost)), *bad]
     read = landed(module_kit, "csv", lines)
@@ -112,7 +112,7 @@ def test_csv_keeps_what_a_type_can_hold_and_quarantines_what_would_be_lost(modul
     }
     assert [line for line in lost if line not in read.rows] == []
     assert (read.delivery.rows, read.delivery.corrupt_rows) == (len(lines) - 1, len(lost) + len(bad))
-    # The lines themselves are shown; for bytes that are no characters stands U+FFFD.
+    # The lines themselves are shown; U+FFFD replaces bytes that are no characters.
     assert "latin,,,,,,,,,K\ufffdln" in read.rows
 
 
@@ -182,7 +182,7 @@ def source(columns: dict[str, str], fmt: str = "csv", **more: object) -> dict[st
 
 
 def declared(kit: Kit, observed: dict[str, object], *names: str) -> Application:
-    """The dataset `trips` with this source; what staging hands through are these columns."""
+    """The dataset `trips` with this source; staging passes these columns through."""
     shown = ", ".join(names)
     kit.dataset(
         staging=f"SELECT DATE'{D1}' AS day, CAST(id AS INT) AS id, {shown}, _lineage FROM raw",
@@ -213,7 +213,7 @@ def test_a_new_declaration_applies_to_landed_files_without_their_source(kit: Kit
     loaded = now.datasets["trips"]
     expected = [(1, None, "4.50", "x"), (2, "b", "4.5049", "y"), (3, "K\u00f6ln", "1", "z")]
     assert values(kit.staged(loaded), "id", "note", "amount", "more") == expected
-    # Another type: what it cannot hold is counted.
+    # Another type: values that it cannot hold are counted.
     shutil.rmtree(kit.layout.staging_path("trips"))
     typed = declared(kit, source({**more, "amount": "decimal(9,2)"}, csv=csv, encoding="latin-1"), "amount")
     assert typed.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 2}
@@ -282,13 +282,13 @@ def test_parquet_is_read_again_from_its_source_and_named_as_missing_without_it(k
     aside.rename(file)
     assert now.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 1}
     assert values(kit.staged(now.datasets["trips"]), "note") == [("n",)]
-    # That a file lacks a column, raw cannot tell afterwards from nulls that came with it.
+    # Later, raw cannot distinguish a missing column of a file from delivered nulls.
     with_more = {"id": "string", "note": "string", "more": "string"}
     lenient = declared(kit, source(with_more, "parquet", optional=["more"]), "more")
     assert lenient.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 1}
     with pytest.raises(SourceError, match="more"):
         declared(kit, source(with_more, "parquet"), "more").pipeline.stage(kit.spark, "trips", (D1,))
-    # A day on which nothing has landed, and a text column that no file had yet.
+    # A day without any landed file, and a text column that no file had yet.
     later = declared(kit, source({"id": "string", "note": "string", "more": "string"}, "parquet"), "more")
     assert later.pipeline.stage(kit.spark, "trips", (D3,)) == {D3: 0}
     assert later.pipeline.days_to_stage("trips", (D3,)) == ()

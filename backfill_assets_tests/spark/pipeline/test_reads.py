@@ -1,4 +1,4 @@
-"""Models see the tables that they are handed and nothing else, and call nothing that gives other rows from equal tables."""
+"""Models see only the tables that they are given, and call nothing that gives other rows from equal tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOKED_AT = Path(__file__).with_name("spark_functions.txt")
 
 @pytest.fixture(scope="module")
 def tables(module_kit: Kit) -> Iterator[dict[str, DataFrame]]:
-    """Two tables for models, and beside them a table, a view and a function of the catalog that nobody hands in."""
+    """Two tables for models, and also a table, a view and a function of the catalog that models are not given."""
     spark, path = module_kit.spark, module_kit.root / "elsewhere"
     loaded = module_kit.dataset()
     module_kit.put_shadow(loaded, module_kit.rows((D1, 1, "a", 10.0, None), (D1, 2, "b", 20.0, None)))

@@ -1,4 +1,4 @@
-"""Certificates of real models: what gives the same rows however it is computed passes, and what does not is named."""
+"""Certificates of real models: a model that gives the same rows however it is computed passes; any other is named."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class OfKit(OnTheTestServer):
 
 
 def delivered(kit: Kit, *days: dt.date, rows: int = 60) -> None:
-    """Rows of which many share a kind and an amount, whose sums depend on the order in which they are added."""
+    """Rows with many equal kinds and amounts, whose sums depend on the order of addition."""
     for day in days:
         kit.deliver(day, *(f"{day},{i},k{i % 6},{(i % 7 + 1) * 0.1 + i % 3 * 1e15},{i % 9}.25" for i in range(rows)))
 
@@ -123,7 +123,7 @@ def only(model: str, day: dt.date, table: str) -> str:
 
 @pytest.fixture(scope="module")
 def planted(module_kit: Kit, spark_server: SparkServer) -> Certificate:
-    """What is found on the days whose models depend on the order of rows."""
+    """The findings on the days whose models depend on the order of rows."""
     staging = [f"(SELECT day, id, kind, amount, fee, _lineage FROM raw WHERE day <> DATE'{UNSTAGED}')"]
     staging.append(only(FIRST_OF_EACH, UNSTAGED, "raw"))
     facts = [only(FACT.replace("staging", "{rows}"), day, "staging") for day in (HONEST, UNSTAGED)]
@@ -180,7 +180,7 @@ def test_a_unit_is_compared_with_what_it_has_built_and_a_shadow_of_other_rows_is
     certificate = application.prove(unit.id)
     assert certificate.unit == unit.id
     assert certificate.prints[AS_BUILT].keys() == {D1, D2}
-    # Of the first day all agree. The rows of the other attempt are read from its own folder, which has none here.
+    # All agree on the first day. The rows of the other attempt are read from its own folder, which has none here.
     assert [(found.day, found.recomputation) for found in certificate.disagreements] == [(D2, AS_BUILT)]
     assert _scratch(kit) == []
 

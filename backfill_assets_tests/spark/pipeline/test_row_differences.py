@@ -1,4 +1,4 @@
-"""Row differences of many days at once: each test looks at days of its own in two questions about the same tables."""
+"""Row differences of many days at once: each test uses days of its own in two queries of the same tables."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from backfill_assets_tests.spark.pipeline.kit import D1, D2, FOLDER, Kit
 ATTEMPT = 7
 ROWS = ("1,a,10,1.00", "2,a,20,2.00", "3,b,30,3.00", "4,,40,")
 
-# Of the hundred largest changes of a question these days have all: few of their rows differ.
+# A query returns the hundred largest changes; these days fit, because few of their rows differ.
 FEW = (
     MIXED, SAME, UNPUBLISHED, TWICE_PUBLISHED, TWICE_BUILT, ONCE, PROMISED, UNPROMISED, CANCELLING, LARGEST, TWO_FILES,
 ) = tuple(D1 + dt.timedelta(i) for i in range(11))  # fmt: skip
 VANISHED = D1 + dt.timedelta(11)
-"""The day that is published and not in the shadow."""
+"""The day that is published but not in the shadow."""
 MANY = (
     NULLS, UNEVEN, WRONG, SCATTERED, *ROUNDED,
 ) = tuple(D1 + dt.timedelta(i) for i in range(12, 22))  # fmt: skip
 
 BANDS = {"-8%": 4, "-8% to 0%": 4, "-9% to -7%": 3}
-"""What is promised of the rows of two days each, and how many of the second one's are beyond it."""
-# Prices in cents and what they are at 8 % less, rounded; on the second day some are a cent off, or no prices any more.
+"""The promise for the rows of two days each, and how many rows of the second day break it."""
+# Prices in cents and 8 % less, rounded; on the second day some are a cent off, or are no longer prices.
 LESS = {i: (Decimal(i) * 92 / 100).quantize(Decimal(1)) for i in range(1, 501)}
 OFF = {9: Decimal(10), 100: Decimal(101), 200: Decimal(182), 300: Decimal(0)}
 
-# What is published: the shadow without some rows, with other values in some columns, and with some more rows.
+# The published side: the shadow without some rows, with other values in some columns, and with some additional rows.
 WITHOUT = {
     MIXED: "id = 1",
     UNPUBLISHED: "true",
@@ -90,7 +90,7 @@ MORE: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class ComparedDays:
-    """What is built and published of all days; `by_file` and `by_kind` differ in their dimensions alone."""
+    """The built and published rows of all days; `by_file` and `by_kind` differ only in their dimensions."""
 
     kit: Kit
     by_file: LoadedDataset
@@ -107,7 +107,7 @@ class ComparedDays:
 
 
 def delivered(kit: Kit) -> None:
-    """The same four rows on each day, but for those whose test needs others."""
+    """The same four rows on each day, except for days whose test needs others."""
     days = dict.fromkeys((*FEW[:9], NULLS, UNEVEN), ROWS)
     days[TWICE_BUILT] = (*ROWS, ROWS[0])
     days[WRONG] = (
@@ -127,7 +127,7 @@ def delivered(kit: Kit) -> None:
 
 
 def by_day(column: str, own: Mapping[dt.date, str]) -> str:
-    """SQL that gives each day its own value, and all other days that of the column."""
+    """SQL that gives each of these days its own value, and all other days the value of the column."""
     cases = " ".join(f"WHEN DATE'{day}' THEN {sql}" for day, sql in own.items())
     return f"CASE day {cases} ELSE {column} END"
 
@@ -157,7 +157,7 @@ def compared_days(module_kit: Kit) -> ComparedDays:
 
 @pytest.fixture(scope="module")
 def few(compared_days: ComparedDays) -> Iterator[RowDifferences]:
-    """The differences of the days with few of them, told apart by delivery file."""
+    """The differences of the days with few of them, by delivery file."""
     contract = compared_days.promised(((PROMISED,), {"amount": "-11% to 5%", "kind": "unchanged"}))
     question = compared_days.question(compared_days.by_file, *FEW, VANISHED, contract=contract)
     with row_differences(question) as found:
@@ -166,7 +166,7 @@ def few(compared_days: ComparedDays) -> Iterator[RowDifferences]:
 
 @pytest.fixture(scope="module")
 def many(compared_days: ComparedDays) -> Iterator[RowDifferences]:
-    """The differences of the other days, told apart by kind, id and delivery file."""
+    """The differences of the other days, by kind, id and delivery file."""
     contract = compared_days.promised(*((ROUNDED[2 * i : 2 * i + 2], {"fee": band}) for i, band in enumerate(BANDS)))
     question = compared_days.question(compared_days.by_kind, *MANY, contract=contract)
     with row_differences(question) as found:
@@ -187,7 +187,7 @@ def compared(found: RowDifferences, day: dt.date) -> DayComparison:
 
 
 def test_rows_are_counted_by_what_happens_to_them(few: RowDifferences) -> None:
-    # Nothing is published of the third day: there is nothing to compare.
+    # The third day is not published: there is nothing to compare.
     assert counts(few, MIXED, SAME, UNPUBLISHED) == {
         MIXED: RowCounts(added=2, removed=1, changed=2, columns={"kind": 2, "amount": 1}),
         SAME: RowCounts(unchanged=4),
@@ -294,7 +294,7 @@ def test_the_largest_changes_and_shares_of_a_day_name_rows_and_values(few: RowDi
     ]
     assert [(c.key["id"], c.delta) for c in one.largest if c.measure == "fee"] == [(9, -1), (5, Decimal("0.5"))]
     shares = {(s.dimension, s.value): s for s in one.shares}
-    # `kind` is a measure of its own here, so the delivery file alone tells rows apart.
+    # `kind` is a measure of its own here, so only the delivery file distinguishes rows.
     assert {dimension for dimension, _ in shares} == {DELIVERY_FILE}
     (second, none) = sorted(shares.values(), key=lambda s: -s.rows)
     assert second.value.endswith(f"{LARGEST}_second.csv")
@@ -305,20 +305,20 @@ def test_the_largest_changes_and_shares_of_a_day_name_rows_and_values(few: RowDi
 def test_values_of_dimensions_are_distinguished_and_null_is_a_value(many: RowDifferences) -> None:
     one = compared(many, NULLS)
     kinds = [(s.value, s.rows, s.of, s.moved["amount"]) for s in one.shares if s.dimension == "kind"]
-    # Of a row that changed its value the new one counts; the published side has none of it.
+    # If a row changed its value, the new one counts; the published side has no such row.
     assert kinds == [("(null)", 1, 1, 1), ("b", 1, 1, 1)]
     assert [s.value for s in one.shares if s.dimension == "id"] == ["3", "4"]
 
 
 def test_shares_of_values_count_the_rows_of_the_side_that_has_more(many: RowDifferences) -> None:
-    # Of kind a two rows go and two stay as they are, b comes, and c is on the published side alone.
+    # Kind a loses two rows and keeps two unchanged, b is new, and c is only on the published side.
     kinds = {s.value: (s.rows, s.of) for s in compared(many, UNEVEN).shares if s.dimension == "kind"}
     assert kinds == {"a": (2, 4), "b": (1, 1)}
 
 
 def test_shares_keep_every_value_that_makes_up_a_percent_of_a_days_move(many: RowDifferences) -> None:
     one = compared(many, WRONG)
-    # By amount the last one moves less than a percent, but nothing else moves the fee.
+    # The last one moves the amount by less than a percent, but nothing else moves the fee.
     assert {s.value for s in one.shares if s.dimension == "kind"} == {f"wrong{i:02}" for i in range(20)} | {"slight"}
     (amount,) = [found for found in attribute([one]) if found.measure == "amount"]
     cause = next(c for c in amount.causes if c.dimension == "kind")

@@ -23,7 +23,7 @@ LATE = {**TRIPS["source"], "late_days": 1}  # type: ignore[dict-item]
 
 @dataclass(frozen=True)
 class Staged:
-    """What was staged, the counts that this gave, and where."""
+    """What was staged, the resulting counts, and where."""
 
     kit: Kit
     loaded: LoadedDataset
@@ -184,7 +184,7 @@ def test_staging_models_with_wrong_columns_or_rows_are_refused(kit: Kit) -> None
 
 
 def test_rows_of_other_days_are_counted_while_days_are_written(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All rows are read a second time only where there are such rows: lines are parsed whenever they are read."""
+    """All rows are read a second time only if there are such rows, because every read parses the lines."""
 
     def read_again(*_: object) -> None:
         raise AssertionError("Spark has not said that there is none")
@@ -193,7 +193,7 @@ def test_rows_of_other_days_are_counted_while_days_are_written(kit: Kit, monkeyp
     loaded = kit.dataset()
     kit.deliver(D1, f"{D1},1,a,1,1")
     kit.deliver(D2, f"{D2},1,a,1,1")
-    # Into a new table, and into one that is there.
+    # Into a new table, and into an existing one.
     for day in (D1, D2):
         assert kit.stage(loaded, day)[day].rows == 1
     kit.deliver(D3, f"{D1},1,a,1,1")

@@ -1,4 +1,4 @@
-"""The disk does not confirm what Spark has written: it does not count, and the same call brings it there."""
+"""The disk does not confirm a write of Spark: it does not count, and the same call completes it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_write_of_spark_that_the_disk_does_not_confirm_is_completed_by_the_sam
         patch.setattr(os, "fsync", lambda descriptor: synced.add(Path(f"/proc/self/fd/{descriptor}").readlink()))
         write()
     (log,) = home.rglob("_delta_log")
-    # Raw is there already and is only confirmed; staging is written once more.
+    # Raw is already there and is only confirmed; staging is written once more.
     assert commits(log.parent) == (1 if step == "raw" else 2)
     rows = kit.raw(loaded) if step == "raw" else kit.table(log.parent)
     assert values(rows, "day", "id") == [(D1, 1), (D1, 2)]

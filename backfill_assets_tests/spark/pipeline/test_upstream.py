@@ -1,4 +1,4 @@
-"""Upstreams of a derived day: what is measured of them, and what the checks of the day make of it."""
+"""Upstreams of a derived day: what is measured of them, and how the checks of the day judge it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_total_that_cannot_be_evaluated_is_refused_by_its_key(trips: Prepared)
 
 @pytest.fixture(scope="module")
 def judged(trips: Prepared, spark_server: SparkServer) -> Mapping[dt.date, DayEvidence]:
-    """The evidence of three days of `totals`: one is right, of one rows are lost, and one has no upstream."""
+    """The evidence of three days of `totals`: one is right, one has lost rows, and one has no upstream."""
     kit = trips.kit
     totals(kit)
     application = OnTheTestServer(kit.settings, engine_settings(spark_server.folder.root.parent))

@@ -102,7 +102,7 @@ def test_days_that_a_day_looks_back_at_are_landed_with_it_or_named_as_missing(ki
     assert (present.refuses, present.found) == (True, f"1 deliveries, none for {D1}, which the day looks back at")
     kit.deliver(D1, f"{D1},1,a,50,10.00")
     assert application.pipeline.days_to_land("trips", (D2,)) == (D2,)
-    # A launch of the shadow alone.
+    # A launch of only the shadow.
     attempt = application.ledger.start_attempt(unit.id, "trips", (D2,), unit.id, dt.timedelta(minutes=10))
     application.pipeline.build(kit.spark, unit, attempt)
     application.pipeline.validate(kit.spark, unit, attempt)
@@ -133,7 +133,7 @@ def discard(application: Application, unit: Unit) -> None:
 
 
 def test_an_upstream_day_that_is_looked_back_at_is_published_or_named_as_missing(kit: Kit) -> None:
-    """It had failed its checks, or was rolled back: the day after it was published with half of its fees."""
+    """The day had failed its checks, or was rolled back: the next day was published with half of its fees."""
     kit.dataset(source={**TRIPS["source"], "on_missing": "pass"})  # type: ignore[dict-item]
     two_days(kit)
     for day in (D1, D3):
@@ -147,7 +147,7 @@ def test_an_upstream_day_that_is_looked_back_at_is_published_or_named_as_missing
     present = verdict(evidence[D3], "upstream_present")
     assert present.found == f"1 of trips, none of trips for {D2}, which the day looks back at"
     discard(application, unit)
-    # In the same unit it is no gap, even without a row, nor is it once it was released like that.
+    # A day of the same unit is no gap, even without a row, and neither is a day that was released without one.
     unit = opened(application, {"trips": (D2,), "totals": (D3,)})
     build(application, kit.spark, unit)
     assert [v for v in judged(application, unit, "totals")[D3].verdicts if v.refuses] == []
@@ -156,7 +156,7 @@ def test_an_upstream_day_that_is_looked_back_at_is_published_or_named_as_missing
     unit = built(application, kit.spark, "totals", (D3,))
     assert [v for v in judged(application, unit, "totals")[D3].verdicts if v.refuses] == []
     discard(application, unit)
-    # What was released is rolled back.
+    # The release is rolled back.
     (record, *_) = application.ledger.releases("trips")
     application.rollback.execute(record.manifest.release, "wrong")
     unit = built(application, kit.spark, "totals", (D3,))
@@ -168,7 +168,7 @@ def test_an_upstream_day_that_is_looked_back_at_is_published_or_named_as_missing
 
 
 def test_a_column_that_upstream_days_were_built_without_is_named_as_missing(kit: Kit) -> None:
-    """Delta fills it with null, for which the model put 0 in its place."""
+    """Delta fills it with null, which the model replaced by 0."""
     columns = dict(cast("dict[str, object]", TRIPS["columns"]))
     del columns["fee"]
     plain: dict[str, object] = {"measures": {"amount": {}}, "checks": {}}
@@ -188,12 +188,12 @@ def test_a_column_that_upstream_days_were_built_without_is_named_as_missing(kit:
             build(application, kit.spark, unit)
         discard(application, unit)
 
-    # The table lacks the column; then it has it, and older files have not.
+    # The table does not have the column; then it has it, but older files do not.
     refused({"totals": (D2,)}, f"{D1}..{D2}")
     refused({"trips": (D2,), "totals": (D2,)}, f"{D1}")
     publish(application, kit.spark, "trips", (D2,))
     refused({"totals": (D2,)}, f"{D1}")
-    # A day that was built with it is read, also where it is null in each row.
+    # A day that was built with it is read, even if it is null in each row.
     unit = opened(application, {"trips": (D1,), "totals": (D1, D2)})
     build(application, kit.spark, unit)
     evidence = judged(application, unit, "totals")
@@ -204,7 +204,7 @@ def test_a_column_that_upstream_days_were_built_without_is_named_as_missing(kit:
 
 
 def test_upstream_days_that_come_and_go_while_a_day_is_built_are_not_published(kit: Kit) -> None:
-    """The evidence named what was published before and after, and the shadow was built from what came in between."""
+    """The evidence named the published state before and after, but the shadow was built from a state in between."""
     trips = kit.dataset()
     two_days(kit, on_missing="pass")
     kit.publish(trips, kit.rows((D1, 1, "a", 50.0, Decimal(10))))
@@ -219,7 +219,7 @@ def test_upstream_days_that_come_and_go_while_a_day_is_built_are_not_published(k
         DeltaTable(table).restore(DeltaTable(table).version() - 1)
 
     def fees(ticks: list[Callable[[], None]], looks: list[Callable[[], None]]) -> list[Decimal]:
-        """Others are at work whenever this pipeline asks for the time, and whenever it looks for the version of the upstream."""
+        """Other processes act whenever this pipeline asks for the time, and whenever it reads the version of the upstream."""
 
         def next_of(acts: list[Callable[[], None]]) -> Callable[[str], None]:
             return lambda _call: acts.pop(0)() if acts else None
@@ -233,7 +233,7 @@ def test_upstream_days_that_come_and_go_while_a_day_is_built_are_not_published(k
         unit = opened(application, {"totals": (D1,)})
         attempt = application.ledger.start_attempt(unit.id, "totals", (D1,), unit.id, dt.timedelta(minutes=10))
         pipeline.build(kit.spark, unit, attempt)
-        # It is fresh: a release would find nothing that has moved.
+        # It is fresh: a release would find no change.
         assert judged(application, unit, "totals")[D1].basis.upstream == application.basis.upstream("totals", (D1,))[D1]
         discard(application, unit)
         shadow = DeltaTable(kit.layout.published_path("totals") / attempt.folder)
@@ -242,7 +242,7 @@ def test_upstream_days_that_come_and_go_while_a_day_is_built_are_not_published(k
 
     # The time is asked for before the upstream is read, and after the shadow is built.
     assert fees([comes, goes], []) == [Decimal(10)]
-    # Also where it has gone before anybody looks again.
+    # Also if it is gone before the next check.
     assert fees([comes], [lambda: None, goes]) == [Decimal(10)]
     with pytest.raises(EvidenceError, match="an upstream changed 3 times while its shadow was built"):
         fees([comes, goes, comes], [])
@@ -259,12 +259,12 @@ def test_a_fact_that_depends_on_how_a_launch_is_cut_is_refused(kit: Kit) -> None
     unit = built(application, kit.spark, "trips", DAYS)
     evidence = judged(application, unit, "trips")
     assert evidence[D4].measured.shadow.metrics["fee"] == Decimal("40.00")
-    # The days that were not built alone are no better than those that were.
+    # Days that were not built alone are as wrong as those that were.
     assert [[v.check for v in evidence[day].verdicts if v.refuses] for day in DAYS] == [["same_alone"]] * 4
     assert f"{D4}: 1 of 1 row differ when built alone" in verdict(evidence[D1], "same_alone").found
     assert "structural check same_alone of trips fails" in application.reviews.of(unit.id).judgement.sentence
     application.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
-    # The sum of doubles in another order is no other row.
+    # Another order of summed doubles does not make another row.
     kit.dataset(
         fact=ROLLING.replace("amount,", "sum(amount + 0.1) OVER (PARTITION BY day) AS amount,"), lookback_days=1
     )
@@ -281,7 +281,7 @@ def test_rows_that_raw_has_lost_are_landed_again_or_named_as_missing(kit: Kit) -
     application = Application(kit.settings)
     application.pipeline.land(kit.spark, "trips", (D1,))
     known = application.ledger.deliveries("trips", [D1])
-    # Raw from a backup of before.
+    # Raw from an earlier backup.
     shutil.rmtree(kit.layout.raw_path("trips"))
     os.utime(file, (1, 1))
     assert application.pipeline.days_to_land("trips", (D1,)) == (D1,)
@@ -298,7 +298,7 @@ def test_rows_that_raw_has_lost_are_landed_again_or_named_as_missing(kit: Kit) -
 
 
 def test_unknown_rows_do_not_stand_in_for_rows_that_raw_has_lost(kit: Kit) -> None:
-    """As many rows as were landed that day, and they are of another file: the day was published without its own."""
+    """Raw has as many rows as were landed that day, but of another file: the day was published without its own rows."""
     kit.dataset()
     kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,a,10,1.00")
     application = Application(kit.settings)
@@ -311,7 +311,7 @@ def test_unknown_rows_do_not_stand_in_for_rows_that_raw_has_lost(kit: Kit) -> No
     with pytest.raises(SourceError, match=match):
         application.pipeline.stage(kit.spark, "trips", (D1,))
     application.delivery_commands.reland(kit.spark, "trips", Chosen(days=(D1,)), "rows of it were lost")
-    # Nobody has the other file any more: as docs/deliveries.md says, its rows are deleted.
+    # The other file no longer exists: as docs/deliveries.md says, its rows are deleted.
     with pytest.raises(
         SourceError, match=r"raw has rows of trips/other.csv \(\w{8}\) that the ledger does not know"
     ) as refused:
@@ -321,21 +321,21 @@ def test_unknown_rows_do_not_stand_in_for_rows_that_raw_has_lost(kit: Kit) -> No
         f"_delivery_day = '{D1}' AND _source_file = 'trips/other.csv' AND _fingerprint LIKE '{digits}%'"
     )
     assert application.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 2}
-    # Nor are those that are there twice counted once, or twice.
+    # Rows that are there twice are not accepted either.
     rows = DeltaTable(kit.layout.raw_path("trips")).to_pyarrow_table()
     write_deltalake(kit.layout.raw_path("trips"), rows, mode="append")
     shutil.rmtree(kit.layout.staging_path("trips"))
     doubled = rf"raw has 4 rows of trips/{D1}.csv, but 2 were landed"
     with pytest.raises(SourceError, match=doubled):
         application.pipeline.stage(kit.spark, "trips", (D1,))
-    # Another reading of them makes them no other number.
+    # Another reading does not change their number.
     kit.dataset(source={**TRIPS["source"], "optional": ["kind"]})  # type: ignore[dict-item]
     with pytest.raises(SourceError, match=doubled):
         Application(kit.settings).pipeline.stage(kit.spark, "trips", (D1,))
 
 
 def test_unknown_rows_of_files_that_are_gone_are_refused_by_the_name_of_the_file(kit: Kit) -> None:
-    """The ledger came from a dump of before they landed: the day was built from what had come until then."""
+    """The ledger came from a dump before they landed: the day was built from the earlier deliveries."""
     source = {**TRIPS["source"], "removed_after_landing": True}  # type: ignore[dict-item]
     loaded = kit.dataset(source=source)
     application = Application(kit.settings)
@@ -346,9 +346,9 @@ def test_unknown_rows_of_files_that_are_gone_are_refused_by_the_name_of_the_file
     # The one that came last is not the first one by fingerprint.
     for amount in (30, 20):
         file = kit.deliver(D1, f"{D1},1,a,{amount},1.00")
-        # As by a landing that died before it told the ledger.
+        # As by a landing that died before it reached the ledger.
         land(kit.spark, loaded, kit.layout, discover(loaded, kit.layout, [D1]), application.clock.now())
-    # The next will make it known, or what lies there instead by then.
+    # The next landing will record it, or the file that has replaced it by then.
     pipeline.require_known("trips", (D1,))
     unknown = file.read_bytes()
     kit.deliver(D1, f"{D1},1,a,15,1.00")
@@ -364,13 +364,13 @@ def test_unknown_rows_of_files_that_are_gone_are_refused_by_the_name_of_the_file
     assert [one.rows for one in pipeline.land(kit.spark, "trips", (D1,)).new] == [1]
     assert pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 1}
     assert values(kit.staged(loaded), "amount") == [(20.0,)]
-    # What it has superseded nobody needs to put back.
+    # The files that it has superseded need not be put back.
     file.unlink()
     pipeline.require_known("trips", (D1,))
 
 
 def test_raw_is_counted_and_read_at_one_version(kit: Kit) -> None:
-    """Rows went from raw after they were counted and before they were read; or raw went whole."""
+    """Rows vanished from raw after they were counted and before they were read; or all of raw vanished."""
     loaded = kit.dataset()
     kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,a,10,1.00")
     kit.land(loaded, D1)
@@ -378,7 +378,7 @@ def test_raw_is_counted_and_read_at_one_version(kit: Kit) -> None:
     counted = read_in_force(kit.spark, loaded, kit.layout, [D1], force)
     (commit,) = (raw / "_delta_log").glob("*.json")
     DeltaTable(raw).delete()
-    # Delta by itself refuses a version older than a week that is not the newest any more.
+    # Delta itself refuses a version older than a week that is no longer the newest.
     os.utime(commit, (NOW.timestamp(), NOW.timestamp()))
     unmet = shutil.copytree(raw, raw.with_name("unmet"))
     assert read_days(kit.spark, unmet, DELIVERY_DAY, [D1], version=0).count() == counted.count() == 2
@@ -435,7 +435,7 @@ def test_the_code_that_runs_is_the_code_that_evidence_names(kit: Kit, monkeypatc
 
     monkeypatch.syspath_prepend(str(kit.root))
     deploy(1)
-    # This process has the module as it was once.
+    # This process has an old version of the module.
     importlib.import_module("trips_fees")
     deploy(22)
     kit.dataset(PYTHON_STAGING, PYTHON_FACT, "py", checks={})
@@ -446,7 +446,7 @@ def test_the_code_that_runs_is_the_code_that_evidence_names(kit: Kit, monkeypatc
     monkeypatch.delitem(sys.modules, "trips_fees")
     assert evidence.measured.shadow.metrics["fee"] == Decimal("22.00")
     assert evidence.basis.code == application.datasets["trips"].code_version
-    # Whoever loads the datasets now does not accept it.
+    # A process that loads the datasets now does not accept it.
     assert Application(kit.settings).datasets["trips"].code_version != evidence.basis.code
 
 
@@ -493,7 +493,7 @@ SELECT day, id, kind, amount, CAST(sum(fee) AS decimal(12, 2)) AS fee, max(_line
 def test_a_file_that_came_twice_is_warned_of_where_the_staging_model_may_add_it_up(
     kit: Kit, staging: str, *, passed: bool
 ) -> None:
-    """There is no older row of a key left to be replaced by the newer one. A reference that is summed up is taken for that, too."""
+    """No older row of a key is left for the newer one to replace. The sum of a reference also counts as adding up."""
     kit.dataset(staging, checks={})
     for part in ("", "-again"):
         kit.deliver(D1, f"{D1},1,a,10,1.00", part=part)
@@ -505,7 +505,7 @@ def test_a_file_that_came_twice_is_warned_of_where_the_staging_model_may_add_it_
 
 
 def test_a_new_day_is_not_published_empty_where_the_models_drop_all_its_rows(kit: Kit) -> None:
-    """Nothing is published to compare with, and staging is as empty as the fact."""
+    """There is nothing published to compare with, and staging is as empty as the fact."""
     kit.dataset(f"{STAGING} WHERE kind = 'A'", checks={"row_count": {"tolerance": "100%"}})
     kit.deliver(D1, f"{D1},1,a,10,1.00")
     kit.deliver(D2, f"{D2},1,A,10,1.00")
@@ -516,7 +516,7 @@ def test_a_new_day_is_not_published_empty_where_the_models_drop_all_its_rows(kit
 
 
 def test_a_file_of_yesterday_that_comes_again_as_todays_is_warned_of(kit: Kit) -> None:
-    """Nothing in the rows tells their day; each launch lands one file alone."""
+    """The rows do not say their day; each launch lands only one file."""
     kit.dataset("SELECT _lineage.delivery_day AS day, id, kind, amount, fee, _lineage FROM raw", checks={})
     application = Application(kit.settings)
     for day, content in ((D1, "1"), (D2, "1"), (D3, "2"), (D4, "")):
@@ -540,7 +540,7 @@ def test_a_file_that_is_still_being_written_while_it_is_landed_is_refused_and_le
     with pytest.raises(SourceError, match=rf"trips/{D1}.csv changed or vanished while it was read"):
         land(kit.spark, loaded, kit.layout, files, NOW)
     assert kit.raw(loaded).count() == 0
-    # It was empty when it was looked at, and was not any more when it was hashed.
+    # It was empty when it was listed, but no longer when it was hashed.
     begun = replace(discover(loaded, kit.layout, [D1])[0], size=0)
     with pytest.raises(SourceError, match=rf"trips/{D1}.csv changed or vanished while it was read"):
         land(kit.spark, loaded, kit.layout, [begun], NOW)

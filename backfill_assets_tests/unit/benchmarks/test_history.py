@@ -1,4 +1,4 @@
-"""The benchmark of a long history handles a short one just so."""
+"""The benchmark of a long history handles a short one in the same way."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def test_everything_that_people_do_with_a_history_is_measured(tmp_path: Path, mo
         "roll all back",
     }
     assert all(found > 0 for found in seconds.values())
-    # What the command does, all of it.
+    # Everything that the command does.
     ((dataset,), (unit,)) = looks[0]["datasets"], looks[0]["units"]
     assert (dataset["dataset"], dataset["rows"], unit["ready"]) == ("history", 3, "3 of 3")

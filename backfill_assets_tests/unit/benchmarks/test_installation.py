@@ -1,4 +1,4 @@
-"""An installation takes down what it has started, and nothing else."""
+"""An installation stops the processes that it has started, and nothing else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
 
 
 def sleeper(stack: ExitStack, home: Path) -> subprocess.Popen[bytes]:
-    """A process with a Dagster home; it is there when this returns."""
+    """A process with a Dagster home; it has started when this returns."""
     environ = {**os.environ, "DAGSTER_HOME": str(home)}
     process = stack.enter_context(subprocess.Popen(SLEEPER, env=environ, stdout=subprocess.PIPE))
     stack.callback(process.kill)

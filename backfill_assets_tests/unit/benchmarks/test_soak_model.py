@@ -1,4 +1,4 @@
-"""What the soak takes for lost rows and for mixed reads."""
+"""What the soak counts as lost rows and as mixed reads."""
 
 from __future__ import annotations
 

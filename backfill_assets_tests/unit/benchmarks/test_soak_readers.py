@@ -1,4 +1,4 @@
-"""What a soak's readers write, and what is read of it after some were killed."""
+"""What a soak's readers write, and what can be read back after some were killed."""
 
 from __future__ import annotations
 

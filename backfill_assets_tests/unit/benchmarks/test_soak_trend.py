@@ -51,7 +51,7 @@ def test_a_straight_line_has_its_own_slope(of: float, start: float, xs: list[int
     assert slope([float(x) for x in xs], [start + of * x for x in xs]) == pytest.approx(of, abs=1e-6)
 
 
-# Of a JVM whose collector does nothing at the same time, so that CGC and CGCT have no figures.
+# From a JVM whose collector does no concurrent work, so CGC and CGCT have no figures.
 SAID = """ S0C    S1C    S0U    S1U      EC       EU        OC         OU       MC       MU    YGC  CGC CGCT
  0.0   2048.0  0.0  2048.0 484352.0 40960.0  380928.0  275113.8 284160.0 272366.2 645   -    -
 """

@@ -1,4 +1,4 @@
-"""Where the benchmark says that the time went."""
+"""How the benchmark divides the time into stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may approve, and what nobody has approved as it is now."""
+"""Who may approve, and what is unapproved in its present state."""
 
 from __future__ import annotations
 

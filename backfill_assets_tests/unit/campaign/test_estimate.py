@@ -1,4 +1,4 @@
-"""Estimates are learnt from measured attempts, and never come out below zero."""
+"""Estimates are learnt from measured attempts, and are never below zero."""
 
 from __future__ import annotations
 

@@ -114,10 +114,10 @@ def test_the_floor_of_progress_holds_beside_a_pipeline_that_never_rests(batches:
     end = NOW + hours * HOUR
     while now < end:
         now += dt.timedelta(seconds=seconds)
-        # Days without a blackout window and without a budget: only live runs speak against a batch.
+        # Days without a blackout window and without a budget: only live runs hold back a batch.
         if isinstance(admit(campaign, traffic(now=now, last_batch=last, live_runs=("r",))), Admitted):
             last, begun = now, begun + 1
-    # A look every so many seconds can be late by one interval for each batch.
+    # A check every so many seconds can be late by one interval for each batch.
     late = dt.timedelta(seconds=seconds) * batches
     assert begun >= batches or (batches - begun) * (hours * HOUR / batches) <= late + hours * HOUR / batches
     assert begun <= batches

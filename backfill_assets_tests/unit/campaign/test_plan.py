@@ -1,4 +1,4 @@
-"""A plan is data: its canaries, batches and steps follow from what it is made of, and it survives being written down."""
+"""A plan is data: its canaries, batches and steps follow from its inputs, and it survives storage."""
 
 from __future__ import annotations
 

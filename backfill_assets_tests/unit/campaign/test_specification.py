@@ -215,7 +215,7 @@ def test_what_is_no_pace_is_refused(text: object) -> None:
 
 
 def test_the_url_of_a_webhook_is_never_shown_in_the_refusal() -> None:
-    secret = "https://hooks.example.org/services/T0/B0/secret"  # the kind of text that nobody may print
+    secret = "https://hooks.example.org/services/T0/B0/secret"  # text that must never be printed
     with pytest.raises(ValidationError) as refused:
         small(notify={"webhook": secret})
     observed = [problem["msg"] for problem in refused.value.errors()]

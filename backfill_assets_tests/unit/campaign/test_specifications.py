@@ -1,4 +1,4 @@
-"""Loading specifications: every fault at once with its line, and what the catalog does not bear out."""
+"""Loading specifications: all problems together with their lines, and specifications that do not fit the catalog."""
 
 from __future__ import annotations
 

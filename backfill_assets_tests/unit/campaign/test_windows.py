@@ -1,4 +1,4 @@
-"""Time windows: right on every day, also on those of 23 and 25 hours."""
+"""Time windows are right on every day, also on days of 23 and 25 hours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from backfill_assets.campaign.execution import TimeWindow, covers_the_day, parse_window
 
 MINUTE = dt.timedelta(minutes=1)
-# Half an hour of summer time, changes at midnight and just after it, a day that never was, none at all.
+# Half an hour of summer time, changes at midnight and just after it, a skipped day, no change at all.
 ZONES = [
     "UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo", "America/St_Johns",
     "Asia/Beirut", "Pacific/Apia", "Asia/Kathmandu", "Africa/Casablanca", "America/Havana",
@@ -50,7 +50,7 @@ def moments(draw: st.DrawFn) -> tuple[ZoneInfo, dt.datetime]:
 
 
 def opened(window: TimeWindow, moment: dt.datetime, zone: ZoneInfo) -> bool:
-    """The definition, minute by minute: the wall clock is one of those from begin to before end."""
+    """The definition, minute by minute: the wall clock is at or after begin and before end."""
     clock, shown = moment.astimezone(zone).time(), window.begin
     while shown != window.end:
         if (shown.hour, shown.minute) == (clock.hour, clock.minute):
@@ -81,9 +81,9 @@ def test_its_end_and_begin_agree_with_a_walk_minute_by_minute(
     at: tuple[ZoneInfo, dt.datetime], window: TimeWindow
 ) -> None:
     zone, moment = at
-    shut = walked(window, moment, zone, until=False)
-    assert window.ends(moment, zone) == shut
-    assert window.begins(moment, zone) == walked(window, shut, zone, until=True)
+    ending = walked(window, moment, zone, until=False)
+    assert window.ends(moment, zone) == ending
+    assert window.begins(moment, zone) == walked(window, ending, zone, until=True)
 
 
 @given(moments(), windows, st.integers(0, 59_999_999))

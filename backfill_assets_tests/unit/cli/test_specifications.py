@@ -216,7 +216,7 @@ def test_a_folder_that_cannot_be_made_is_refused(run: Run) -> None:
 people = st.text(
     st.characters(codec="latin-1", exclude_categories=("Cc", "Cf"), exclude_characters="\xa0"), min_size=1, max_size=80
 ).map(str.strip)
-"""Of one script, and nothing that one cannot see: names that look like others are refused."""
+"""Characters of one script, and none invisible: names that look like others are refused."""
 lines = st.text(
     st.characters(codec="utf-8", exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp")), min_size=1, max_size=80
 )

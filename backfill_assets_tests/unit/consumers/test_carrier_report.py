@@ -47,7 +47,7 @@ def reports(tmp_path: Path) -> Path:
 def materialize(
     reports: Path, table: DeltaTableResource, first: str, last: str | None = None
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Make the report of some months in one run; its metadata by month."""
+    """Make the report of some months in one run; returns its metadata by month."""
     span = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last or first}
     result = dg.materialize([carrier_report(reports)], resources={"flights_table": table}, tags=span)
     made = [event.materialization for event in result.get_asset_materialization_events()]

@@ -1,4 +1,4 @@
-"""One command of a campaign in a process of its own, which kills itself right before a chosen call that changes something."""
+"""One command of a campaign in a separate process, which kills itself right before a chosen call that changes something."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ TABLE = ("prepare", "store_manifest", "commit", "seal")
 SCHEDULER = ("launch", "cancel")
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-# pyarrow loads pandas with the first table that it makes, which would be once in each process.
+# pyarrow loads pandas with its first table, which would happen in each process.
 _CONTEXT.set_forkserver_preload([__name__, crash.__name__, "pandas"])
 
 
 class KeptScheduler(Scheduler):
-    """A scheduler that outlives whoever launches, as Dagster does."""
+    """A scheduler that outlives the launching process, as Dagster does."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -54,18 +54,18 @@ class KeptScheduler(Scheduler):
         return gone
 
     def look(self) -> None:
-        """See what others have launched."""
+        """Read what other processes have launched."""
         if self._file.exists():
             self.requests, self.at_work = pickle.loads(self._file.read_bytes())  # noqa: S301  # written by `keep`
 
     def keep(self) -> None:
-        """Let others see it."""
+        """Store it for other processes."""
         self._file.write_bytes(pickle.dumps((self.requests, self.at_work)))
 
 
 @dataclass(frozen=True)
 class Order:
-    """What to do where, and before which of its changes to die (from 1 on; none if there are not so many)."""
+    """What to do where, and before which of its changes to die (counted from 1; it lives if there are fewer)."""
 
     folder: Path
     command: str
@@ -92,7 +92,7 @@ COMMANDS: Mapping[str, Callable[[World, str], object]] = {
 
 
 def world_of(order: Order) -> World:
-    """The world that an order is about, as a process of its own sees it."""
+    """The world of an order, as a separate process sees it."""
     asked = specification() if order.command in {"approve", "publish", "rollback"} else with_canaries()
     scheduler = KeptScheduler(order.folder)
     scheduler.look()
@@ -103,7 +103,7 @@ def world_of(order: Order) -> World:
 
 
 def died(order: Order) -> str:
-    """Carry out an order in a process of its own; the call before which it died, empty if it came to its end."""
+    """Carry out an order in a separate process; returns the call before which it died, empty if it finished."""
     process = _CONTEXT.Process(target=_run, args=(order,))
     process.start()
     process.join(120)

@@ -1,4 +1,4 @@
-"""A campaign in plain Python: what readers must see, which evidence is good, and how its state may move."""
+"""A campaign in plain Python: what readers must see, which evidence is passing and current, and how its state may move."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EDGES: dict[CampaignState, set[CampaignState]] = {
     S.canary: {S.running, S.paused, S.stopped, S.validated},
     S.running: {S.canary, S.paused, S.stopped, S.validated, S.stale},
     S.paused: {S.canary, S.running, S.stopped},
-    # Nothing may be lacking any more when it is resumed.
+    # It may have no missing days left when it is resumed.
     S.stopped: {S.canary, S.running, S.validated, S.approved},
     S.stale: {S.canary, S.running, S.paused, S.stopped},
     S.validated: {S.approved, S.stopped},
@@ -26,14 +26,14 @@ EDGES: dict[CampaignState, set[CampaignState]] = {
     S.closed: {S.rolled_back},
     S.rolled_back: {S.approved},
 }
-"""Where a command, the conductor or a batch may bring a campaign."""
+"""The phases into which a command, the conductor or a batch may move a campaign."""
 
 AT_REST = {S.canary, S.running, S.paused, S.stale}
 READY = {S.validated, S.approved}
 
 
 def world_may_move(before: CampaignState, after: CampaignState) -> bool:
-    """Whether days that became stale, or good again, can explain it: nobody has done anything to the campaign."""
+    """Whether days that became stale, or current again, can explain it without any act on the campaign."""
     return (before in READY and after in AT_REST) or (before in AT_REST and after in READY)
 
 
@@ -59,7 +59,7 @@ class Built:
 
 @dataclass
 class Model:
-    """One table that campaign and live pipeline write to, day by day."""
+    """One table to which campaign and live pipeline write, day by day."""
 
     every: tuple[dt.date, ...]
     code: str = "c0de"
@@ -68,10 +68,10 @@ class Model:
     approvals: set[tuple[dt.date, str]] = field(default_factory=set)
     held: set[dt.date] = field(default_factory=set)
     stacks: dict[dt.date, list[Shown]] = field(default_factory=dict)
-    """Of each day what was released, the newest last; what was rolled back is gone from it."""
+    """The releases of each day, the newest last; without those that were rolled back."""
 
     def rows(self, day: dt.date) -> tuple[int, ...]:
-        """What a day is built to be now: the fix counts every sale twice."""
+        """What a build of a day gives now: the fix counts every sale twice."""
         return (self.delivered[day],) * (1 if self.code == "c0de" else 2)
 
     def shown(self, day: dt.date) -> Shown:
@@ -82,14 +82,14 @@ class Model:
         return {day: list(rows) for day in self.every if (rows := self.shown(day).rows)}
 
     def good(self, day: dt.date) -> bool:
-        """Whether a day's evidence carries a release; files that were written again with the same rows change nothing."""
+        """Whether a day's evidence allows a release; files that were written again with the same rows change nothing."""
         built = self.built.get(day)
         if built is None or not built.passed or (built.code, built.delivered) != (self.code, self.delivered[day]):
             return False
         return built.over.rows == self.shown(day).rows
 
     def passed(self, day: dt.date) -> bool:
-        """Whether a day has passed with the code as it is now; what is behind it may have moved since."""
+        """Whether a day has passed with the present code; its inputs may have moved since."""
         built = self.built.get(day)
         return built is not None and built.passed and built.code == self.code
 

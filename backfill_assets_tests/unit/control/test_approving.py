@@ -1,4 +1,4 @@
-"""An approval is one person's yes to exactly the evidence that they have seen."""
+"""An approval is one person's consent to exactly the evidence that they have seen."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_published_campaign_has_nothing_to_approve(campaigns: World) -> None:
 
 
 def _approving(campaigns: World, user: str, now: dt.datetime) -> Approving:
-    """Somebody whose clock says something else than everybody's."""
+    """A user whose clock differs from all others."""
     own = replace(campaigns.warehouse(user), clock=FixedClock(now))
     return replace(campaigns.approving(user), warehouse=own)
 
@@ -145,7 +145,7 @@ def test_an_approval_by_a_clock_that_is_ahead_does_not_survive_the_rollback(
     assert campaigns.approval_of(unit.id).unapproved == TARGETS
     with pytest.raises(ApprovalError, match="is not approved"):
         campaigns.release().publish(NAME)
-    # One by a clock that is behind counts, for it came after the rollback.
+    # An approval by a clock that is behind counts, because it came after the rollback.
     slow = _approving(campaigns, "ben", campaigns.clock.now() - ahead)
     slow.approve(NAME, campaigns.approval_of(unit.id).pending)
     assert campaigns.approval_of(unit.id).unapproved == ()
@@ -163,7 +163,7 @@ def test_new_rules_dated_2199_void_earlier_approvals_and_no_later_ones(campaigns
 
 
 def past_the_ledger(world: World, *statements: str) -> None:
-    """Change the ledger's file as whoever owns it can."""
+    """Change the ledger's file, as its owner can."""
     with closing(sqlite3.connect(world.folder / "ledger.db")) as connection, connection:
         for statement in statements:
             connection.execute(statement)
@@ -187,7 +187,7 @@ def test_a_verdict_that_was_rewritten_in_the_ledger_is_neither_approved_nor_publ
         campaigns.approving().approve(NAME, pending)
     with pytest.raises(EvidenceError, match=refused):
         campaigns.release().publish(NAME)
-    # The day is built again, and goes its way.
+    # The day is built again, and can be approved.
     assert campaigns.days_to_build(unit.id, "sales") == (DAYS[1],)
     campaigns.build(unit, "sales", {DAYS[1]: [3]})
     campaigns.approving().approve(NAME, campaigns.approval_of(unit.id).pending)

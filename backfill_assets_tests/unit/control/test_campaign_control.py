@@ -1,4 +1,4 @@
-"""A campaign from launch to validated: canaries first, stops by itself, goes on with what is missing and nothing else."""
+"""A campaign from launch to validated: canaries first, stops by itself, continues with missing days and nothing else."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_batch_that_began_before_a_resume_does_not_stop_what_was_resumed(plann
     entries = len(planned.ledger.journal(NAME))
     planned.conductor.halt(NAME, "2022-02-01 failed checks", entries)
     assert planned.phase() is Phase.stopped
-    # The batch of the other canary is still at work, by the code that was wrong; its backfill is active until it ends.
+    # The batch of the other canary is still running, with the wrong code; its backfill is active until it ends.
     planned.scheduler.at_work = ["b1"]
     planned.control.resume(NAME, "the model is corrected")
     assert len(planned.scheduler.requests) == 1
@@ -88,7 +88,7 @@ def test_a_batch_that_began_before_a_resume_does_not_stop_what_was_resumed(plann
     planned.scheduler.at_work = []
     assert "launched backfill b2" in planned.conduct()
     assert planned.scheduler.requests[-1].days == CANARIES
-    # What fails now was begun after the resume.
+    # The batch that fails now began after the resume.
     planned.run(failing=CANARIES[:1])
     assert planned.phase() is Phase.stopped
 
@@ -248,7 +248,7 @@ def test_a_passed_day_that_goes_stale_while_the_others_run_stops_nothing(planned
     planned.run()
     planned.basis.changed["sales", CANARIES[0]] = "delivered again"
     planned.conduct()
-    # The day comes along with the others: it lacks fresh evidence like them.
+    # The day is launched with the others: it also has no current evidence.
     assert planned.scheduler.requests[-1].days == tuple(sorted((CANARIES[0], *REST)))
     planned.run()
     planned.basis.changed["sales", REST[1]] = "delivered again"

@@ -1,4 +1,4 @@
-"""A command of a campaign dies between any two of its steps; said again, it comes to the same end, and nothing happens twice."""
+"""A command of a campaign dies between any two of its steps; repeated, it reaches the same end, and nothing happens twice."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from backfill_assets_tests.unit.control.campaign_crash import COMMANDS, KeptSche
 pytestmark = pytest.mark.slow
 
 REST = tuple(sorted(set(SIX_DAYS) - set(CANARIES)))
-# The locks and leases of the dead run out.
+# The locks and leases of the dead process expire.
 LATER = dt.timedelta(minutes=5)
 BOTH = ("orders", "sales")
 OLD, NEW = {d: [1] for d in DAYS}, {d: [2] for d in DAYS}
 
 
 def deaths(observed: Observed, order: Order) -> Iterator[tuple[str, Order]]:
-    """Die before each change that a command makes, each time in a copy of the folder; the call, and the order for later."""
+    """Die before each change of a command, each time in a copy of the folder; yields the call, and the order for later."""
     for at in count(1):
         folder = order.folder.with_name(f"{order.folder.name}_{at}")
         shutil.copytree(order.folder, folder)
@@ -66,7 +66,7 @@ def ready(world: World, command: str, code: str = "c0de") -> Order:
 
 
 def said_again(observed: Observed, world: World, command: str) -> None:
-    """What happens after a crash: the sensor looks, people say it again, the sensor looks."""
+    """What happens after a crash: the sensor runs, the user repeats the command, the sensor runs."""
     found, refusal = explained(world), ""
     world.conduct()
     try:
@@ -78,7 +78,7 @@ def said_again(observed: Observed, world: World, command: str) -> None:
 
 
 def to_its_end(world: World) -> Counter[dt.date]:
-    """Let all runs work to their end; how often each day was built since."""
+    """Let all runs finish; returns how often each day was built since."""
     before = len(world.ledger.attempts())
     for _ in range(3):
         if world.scheduler.active(NAME):
@@ -259,7 +259,7 @@ def of_a_world(world: World, command: str, target: str = "") -> Order:
 
 
 def said_once_more(observed: Observed, world: World, order: Order) -> None:
-    """The same command again: it does what is left, or says that all is done."""
+    """The same command again: it does the rest, or says that all is done."""
     observed.found(*explained(world))
     try:
         COMMANDS[order.command](world, order.target)

@@ -1,4 +1,4 @@
-"""Publishing a campaign: approved, in its window, undoable, told of, and in no other way."""
+"""A campaign is published only if it is approved, in its window and undoable; the publication is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is reviewed between the last batch and the release holds: nothing is approved or published past a file that moved."""
+"""What was reviewed is what is released: nothing is approved or published if the file changed after the last batch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def approve(world: World, user: str) -> None:
 
 
 def published_whole(world: World) -> None:
-    """Readers see what was built of every day, and the doctor finds nothing."""
+    """Readers see the built rows of every day, and the doctor finds nothing."""
     assert world.content() == {d: [d.day, d.day] for d in SIX_DAYS}
     assert world.doctor().examine() == ()
 
@@ -72,7 +72,7 @@ def test_a_specification_that_moved_after_the_last_batch_is_not_approved(observe
     assert next_step(standing).startswith(f"backfill resume {NAME}")
     assert world.content() == {}
     assert world.doctor().examine() == ()
-    # The command that it names goes on: nothing is built again, and what is approved is what is published.
+    # The command that it names continues: nothing is built again, and exactly the approved evidence is published.
     built = world.ledger.attempts()
     world.control.resume(NAME, "at night only")
     approve(world, "anna")
@@ -142,7 +142,7 @@ def test_a_campaign_that_was_rolled_back_is_published_again_by_its_old_rules(wor
     assert world.standings.of(NAME).drift == ""
     world.campaign_rollback().execute(release, "not yet")
     world.clock.advance(dt.timedelta(minutes=1))
-    # No resume could plan it anew: its unit is over.
+    # No resume could plan it again: its unit is over.
     assert world.phase() is Phase.running
     approve(world, "anna")
     assert not world.release().publish(NAME).already

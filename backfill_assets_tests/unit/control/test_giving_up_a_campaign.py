@@ -1,4 +1,4 @@
-"""What operators are told of a campaign that is over, and what giving one up leaves behind."""
+"""What operators see of a campaign that is over, and what giving one up leaves behind."""
 
 from __future__ import annotations
 

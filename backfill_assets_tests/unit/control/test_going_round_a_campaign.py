@@ -1,4 +1,4 @@
-"""No launch, no crash and no hint leads round a campaign: its contract, its approval, its rehearsed rollback."""
+"""No launch, crash or hint bypasses a campaign: its contract, its approval, its rehearsed rollback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANYTHING = parse_contract({"row_count": "any"}, ["row_count"], dataset="sales")
 
 
 def opened(campaigns: World, campaign: Campaign) -> Unit:
-    """The unit of a launch that died before the campaign knew of it."""
+    """The unit of a launch that died before the campaign had stored it."""
     opened_by, targets = f"campaign:{campaign.id}", {"sales": DAYS}
     proposal = Unit(campaigns.ids.new("u"), opened_by, campaigns.clock.now(), "ada", targets, ReleaseMode.manual)
     return campaigns.ledger.assign(Launch({"sales": frozenset(DAYS)}, opened_by), proposal)
@@ -74,7 +74,7 @@ def test_a_release_that_its_rollback_could_not_undo_is_refused(campaigns: World)
     campaign, unit = campaigns.approved()
     survey = campaigns.campaign_publisher().survey(unit.id)
     assert campaigns.guard().refusals(campaign, survey) == ()
-    # The release would bring the very file that the rollback has to put back.
+    # The release would bring exactly the file that the rollback has to put back.
     mixed = {
         ("sales", DAYS[1]): replace(survey.evidence["sales", DAYS[1]], shadow_files=survey.active["sales"][DAYS[1]])
     }

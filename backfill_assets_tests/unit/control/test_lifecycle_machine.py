@@ -1,4 +1,4 @@
-"""Whatever happens to a campaign in whatever order: readers see the model, no state is skipped, no good day built again."""
+"""For any order of events of a campaign: readers see the model, no state is skipped, no current day is built again."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ some_day = st.sampled_from(SIX_DAYS)
 
 
 class Asked(Scheduler):
-    """A scheduler that has every request looked at before it takes it."""
+    """A scheduler that has every request checked before it accepts it."""
 
     def __init__(self, look: Callable[[BackfillRequest], None]) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Lifecycle(RuleBasedStateMachine):
         return self.world.campaign().plan.datasets[0].code_version != self.model.code
 
     def arrive(self, *, by_the_world: bool = False) -> None:
-        """See where the campaign is by the model, and that it may have come there from where it was."""
+        """Compare the state of the campaign with the model, and check that the transition is allowed."""
         model = self.model
         steps = [action for action in self.world.actions() if action in STEPS]
         stale = not model.complete and steps[-1:] in ([Action.validated], [Action.stale])
@@ -114,14 +114,14 @@ class Lifecycle(RuleBasedStateMachine):
         self.state = now
 
     def asked(self, request: BackfillRequest) -> None:
-        """A backfill is launched: of all that lacks and of nothing else, and never beside another one."""
+        """A backfill is launched: for all missing days and nothing else, and never beside another one."""
         campaign = self.world.campaign()
         assert campaign.phase in WORKING
         assert request.days == self.model.missing(campaign.phase.value) != ()
         assert (self.world.scheduler.at_work, self.world.scheduler.live, self.moved_code()) == ([], (), False)
 
     def attempt(self, allowed: bool, act: Callable[[], Any]) -> Any:  # noqa: FBT001  # reads as: attempt it if allowed
-        """Do it; where it is not allowed, see it refused and nothing changed."""
+        """Do it; if it is not allowed, check that it is refused and changes nothing."""
         if allowed:
             return act()
         before = (self.world.campaign(), self.world.actions(), self.world.tables["sales"].version())
@@ -214,7 +214,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.world.scheduler.at_work = []
 
     def work(self, failing: Collection[dt.date | None], killed_after: int | None) -> bool:
-        """The runs of the newest backfill; whether they have ended (a killed one is started again by Dagster)."""
+        """The runs of the newest backfill; returns whether they have ended (Dagster starts a killed one again)."""
         world, unit = self.world, self.unit
         assert unit is not None
         days = list(world.scheduler.requests[-1].days) if unit.state is UnitState.open else []
@@ -342,7 +342,7 @@ class Lifecycle(RuleBasedStateMachine):
     @precondition(lambda self: self.world.phase() is Phase.planned or self.is_open())
     @rule()
     def go_on_to_the_end(self) -> None:
-        """Whatever has happened: what the commands' own messages tell people to do brings it to its end."""
+        """After any events, the commands that the messages name finish the campaign."""
         self.world.scheduler.live = ()
         self.world.clock.advance(LEASE)
         if self.world.phase() is Phase.planned:

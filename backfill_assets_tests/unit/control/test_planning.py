@@ -1,4 +1,4 @@
-"""A plan says what will be built, from what, how long it takes, and what to look out for; it changes nothing."""
+"""A plan says what will be built, from what, how long it takes, and what needs attention; it changes nothing."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Office:
         self.world.publisher().release(unit.id)
 
     def measure(self, seconds: float, rows: int, dataset: str = "sales") -> None:
-        """An attempt of an earlier unit that took so long."""
+        """An attempt of an earlier unit with this duration."""
         unit = self.world.open_unit({dataset: [day(300)]})
         attempt = self.world.ledger.start_attempt(unit.id, dataset, [day(300)], "r", LEASE)
         self.world.clock.advance(dt.timedelta(seconds=seconds))

@@ -1,4 +1,4 @@
-"""Two operators do the same at the same moment: one wins, the other is told who did what, and it has happened once."""
+"""Two operators do the same at the same moment: one wins, the other learns who did what, and it happens once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPERATORS = ("carl", "eve")
 
 
 def at_once(act: Callable[[str, int, threading.Barrier], object]) -> dict[str, object]:
-    """What each operator got, or was told; `act` makes a process of its own and waits at the barrier."""
+    """The result or error of each operator; `act` starts a separate process and waits at the barrier."""
     found: dict[str, object] = {}
     barrier = threading.Barrier(len(OPERATORS))
 
@@ -42,7 +42,7 @@ def at_once(act: Callable[[str, int, threading.Barrier], object]) -> dict[str, o
 
 
 def winner_and_loser(found: dict[str, object]) -> tuple[str, str]:
-    """The names of both; exactly one was refused."""
+    """The names of both operators; exactly one was refused."""
     losers = [user for user, got in found.items() if isinstance(got, BackfillError)]
     (winner,) = set(OPERATORS) - set(losers)
     return winner, losers[0]
@@ -73,7 +73,7 @@ def test_one_of_two_launches_wins_and_the_campaign_is_announced_once(observed: O
     winner, loser = winner_and_loser(found)
     assert isinstance(found[loser], CampaignError)
     assert f"launched by {winner} at" in str(found[loser])
-    # It is announced before its days are claimed, and by nobody who does not launch it.
+    # It is announced before its days are claimed, and only by the operator who launches it.
     assert notices == [(winner, Notice.announced, False), (winner, Notice.launched, True)]
     assert len(world.ledger.units()) == 1
     assert [request.days for request in scheduler.requests] == [CANARIES]
@@ -88,7 +88,7 @@ def test_one_of_two_launches_wins_and_the_campaign_is_announced_once(observed: O
 
 
 def built_by(world: World) -> Counter[dt.date]:
-    """The runs of the launch work to their end; how often each day was built."""
+    """The runs of the launch finish; returns how often each day was built."""
     for _ in (CANARIES, "the rest"):
         world.run()
         world.conduct()

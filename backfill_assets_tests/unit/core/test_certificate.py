@@ -1,4 +1,4 @@
-"""Prints: which columns are to blame for a difference, and what a certificate says."""
+"""Prints: which columns cause a difference, and what a certificate says."""
 
 from __future__ import annotations
 

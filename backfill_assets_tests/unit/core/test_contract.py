@@ -213,7 +213,7 @@ def test_not_even_the_last_of_thirty_eight_digits_moves_unnoticed(old: Decimal, 
         moved = old + Decimal(steps).scaleb(-4)
         assert UNCHANGED.allows(old, old)
         assert not UNCHANGED.allows(old, moved)
-        # An edge of a band is exact, too: from 38 digits up to one step beyond it.
+        # An edge of a band is also exact: from 38 digits up to one step beyond it.
         doubled = Change(Decimal(0), Decimal(1))
         assert doubled.allows(old, 2 * old)
         assert not doubled.allows(old, 2 * old + (Decimal("0.0001") if old >= 0 else Decimal("-0.0001")))

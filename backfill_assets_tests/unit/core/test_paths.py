@@ -21,13 +21,13 @@ _parts = st.lists(st.sampled_from(_SHAPES), max_size=2)
 
 @st.composite
 def patterns(draw: st.DrawFn) -> str:
-    """Patterns as a dataset may have them; what ends with `**` finds no file before Python 3.13, and any since."""
+    """Patterns that a dataset may have; one that ends with `**` finds no file before Python 3.13, and any file since."""
     deep = ["**"] if draw(st.booleans()) else []
     return "/".join([*draw(_parts), *deep, *draw(_parts), draw(st.sampled_from([s for s in _SHAPES if "{" in s]))])
 
 
 def _files(root: Path, paths: set[str]) -> set[str]:
-    """Files at those of the paths where none of them is a folder of another."""
+    """Files at the paths, leaving out any path that would be a folder of another."""
     wanted = {path for path in paths if not any(PurePosixPath(path) in PurePosixPath(p).parents for p in paths)}
     for path in wanted:
         (root / path).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A release says more than it used to, and old ones still say exactly what they said."""
+"""A release says more than it used to, and old releases still say exactly the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BEFORE = (
     '"_shadow/u_0/1/a.parquet","size":812,"stats":"{\\"numRecords\\":1}"}]}],"evidence":"e","kind":"publish","reason":'
     '"tax fix","release":"r_0002","undoes":"","unit":"u_0001"}'
 )
-"""What was written before releases named campaigns."""
+"""A manifest from before releases named campaigns."""
 HASH = "fbcc25396c9994cd5894a5190ae49aa8ef78fe7c86e962a4c552331867ff6e80"
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 

@@ -21,7 +21,7 @@ def test_a_time_counts_as_ahead_once_no_two_hosts_differ_so_much() -> None:
 
 @given(st.lists(skews, max_size=8))
 def test_no_release_counts_as_older_than_it_is_by_the_clocks_that_were_right(skew: list[dt.timedelta]) -> None:
-    """Release number n is made n hours after the first, by a clock with that skew; it is read long after the last one."""
+    """Release number n is made n hours after the first, by a clock with this skew; all are read long after the last one."""
     made = [NOW + n * HOUR for n in range(len(skew))]
     observed = [(f"r_{n}", at + by) for n, (at, by) in enumerate(zip(made, skew, strict=True))]
     now = NOW + 1000 * HOUR
@@ -32,7 +32,7 @@ def test_no_release_counts_as_older_than_it_is_by_the_clocks_that_were_right(ske
         before = [made[m] for m in right if m <= n]
         # Nothing counts as made before what was certainly made before it.
         assert not before or at >= max(before)
-        # And whatever a right release follows has an end.
+        # And every release before a right one has an end.
         assert not is_ahead(at, now) or not any(m > n for m in right)
     assert all(
         name not in fixed for name, at in observed if not is_ahead(at, now) and at == max(a for _, a in observed)

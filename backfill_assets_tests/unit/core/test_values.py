@@ -1,4 +1,4 @@
-"""Names, days, durations, percentages, canonical JSON: what is read, refused and written back."""
+"""Names, days, durations, percentages, canonical JSON: what is accepted, refused and written back."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ Project = Callable[[Mapping[str, str]], Path]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """Writes modules by path below a folder where Python looks for modules; the folder."""
+    """Writes modules by path below a folder where Python finds modules; returns the folder."""
     home = tmp_path / "project"
     home.mkdir()
     monkeypatch.syspath_prepend(str(home))

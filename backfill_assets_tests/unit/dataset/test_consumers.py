@@ -1,4 +1,4 @@
-"""What dataset.yaml may say about who reads the table."""
+"""What dataset.yaml may say about the consumers of the table."""
 
 from __future__ import annotations
 

@@ -89,13 +89,13 @@ def test_what_cannot_be_compared_is_refused(changes: dict[str, Any], path: tuple
     ],
 )
 def test_the_relation_of_several_files_of_a_day_must_be_declared(source: dict[str, Any], message: str) -> None:
-    """Two tills of a day sold the same article, and nobody had said that they add up: the sales of one were published."""
+    """Two tills sold the same article on one day, and files were not declared to add up: only the sales of one were published."""
     said = PLAIN["source"] | source
     with pytest.raises(ValidationError, match=re.escape(message)):
         dataset(source=said)
     for how in ("latest_delivery", "latest_file", "none"):
         dataset(source=said, staging={"deduplicate": how})
-    # Of files that take each other's place there is always one.
+    # Files that replace each other always leave one.
     assert dataset().staging.deduplicate == "latest_delivery"
 
 

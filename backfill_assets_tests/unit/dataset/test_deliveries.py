@@ -1,4 +1,4 @@
-"""Deliveries in force: of each path what came last counts, in an order that depends on no time stamp and no cut of launches."""
+"""Deliveries in force: the last file of each path counts, in an order that depends on no time stamp and no split of launches."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def contents(known: tuple[Delivery, ...], how: str = "latest_delivery") -> list[
 
 
 def book(*landings: list[Delivery]) -> tuple[Delivery, ...]:
-    """What is known after landings, one after the other."""
+    """The known deliveries after consecutive landings."""
     known: dict[tuple[dt.date, str, str], Delivery] = {}
     for found in landings:
         for one in received(tuple(known.values()), in_order(described(), found)):
@@ -59,7 +59,7 @@ def test_the_deliveries_that_count_follow_the_sources_whatever_happens(story: li
 
 @given(st.permutations([D7, D8, D9]), st.lists(st.integers(0, 3), min_size=4, max_size=4))
 def test_it_makes_no_difference_which_day_is_landed_first_or_with_which(days: list[dt.date], hours: list[int]) -> None:
-    """A file of day 8 that landed before that of day 7 lost to it where it had the older time of change."""
+    """A file of day 8 that landed before that of day 7 lost to it if it had the older time of change."""
     files = [a_file(day, path, path, hour) for (day, path), hour in zip(PATHS, hours, strict=True)]
     alone = book(*[[one for one in files if one.day == day] for day in days])
     assert in_force(described(), alone) == in_force(described(), book(files))
@@ -82,7 +82,7 @@ def test_a_correction_is_behind_all_that_came_before_it_and_before_days_that_com
 
 
 def test_another_landing_that_was_faster_keeps_its_content_the_newer_one() -> None:
-    """A run that saw the old file and was slow would otherwise put it over what a later look has landed."""
+    """Otherwise a slow run that saw the old file would put it over a file that a later run has landed."""
     known = book([a_file(D7, "a", "B")])
     (slow,) = received(known, [a_file(D7, "a", "A")], seen={})
     assert (slow.order, contents((*known, slow))) == (0, ["B"])
@@ -116,14 +116,14 @@ def test_a_file_outside_the_path_counts_alone_and_not_beside_files_in_it() -> No
 
     assert astray("x/{day}/*.csv") == []
     assert astray("x/{day}/orders*.csv") == [returns]
-    # Nothing of a day fits: its files may lie elsewhere by now.
+    # No file of a day fits: its files may be elsewhere by now.
     assert astray("y/{day}.csv") == []
-    # A file of the right name that came for another day does not fit this one.
+    # A file with the right name that came for another day does not fit this day.
     assert astray("old/{day}.csv", book([a_file(D7, moved, "C"), a_file(D7, f"old/{D7}.csv", "D")])) == [moved]
-    # Of a day's files the newest alone counts: whether it fits is what matters.
+    # Only the newest of a day's files counts: only that one has to fit.
     assert astray("x/{day}/orders*.csv", how="latest_file") == [returns]
     assert astray("x/{day}/returns*.csv", how="latest_file") == []
-    # A marker that the path found before: it adds nothing, but as the newest file of its day it would be all that counts.
+    # A marker that an earlier path found: it adds nothing, but as the newest file of its day only it would count.
     marked = tuple(replace(one, rows=one.path != returns) for one in known)
     assert astray("x/{day}/orders*.csv", marked) == []
     assert astray("x/{day}/orders*.csv", marked, how="latest_file") == [returns]
@@ -156,10 +156,10 @@ def test_an_order_that_moves_moves_the_inputs_and_makes_a_published_day_late() -
     assert contents(again) == ["B", "A"]
     assert set(inputs(again)[1]) == set(inputs(known)[1])
     assert inputs(again) != inputs(known)
-    # A published day is not late by a number alone; evidence is stale, for a model can see it.
+    # A new number alone does not make a published day late; evidence is stale, because a model can see the number.
     alone = inputs(book(first[:1], [a_file(D7, "a", "A2")], [a_file(D7, "a", "A")]))
     assert (alone[0] != inputs(book(first[:1]))[0], alone[1]) == (True, inputs(book(first[:1]))[1])
-    # What was read again may have other rows.
+    # A file that was read again may have other rows.
     assert inputs(tuple(replace(one, landings=2) for one in known)) != inputs(known)
 
 
@@ -170,7 +170,7 @@ def test_rows_that_raw_had_lost_return_with_their_number() -> None:
 
 
 def test_a_file_landed_again_for_another_reading_gets_new_counts_and_keeps_its_number() -> None:
-    """Otherwise the ledger says how it was read before, and nobody knows what raw keeps of it."""
+    """Otherwise the ledger says how it was read earlier, and it is unknown what raw keeps of it."""
     (one,) = book([replace(a_file(D7, "x", "aa"), reading="lines+header 1", rows=3)])
     (again,) = received((one,), [replace(one, reading="lines 2", rows=4, corrupt_rows=1)])
     assert again == replace(one, reading="lines 2", rows=4, corrupt_rows=1, landings=2)

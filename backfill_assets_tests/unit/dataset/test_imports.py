@@ -1,4 +1,4 @@
-"""What a Python model imports of its project is part of the dataset's code, and nothing is run to find out."""
+"""Project modules that a Python model imports are part of the dataset's code, and nothing is run to find them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Datasets that name each other: all of a folder that fits is loaded, the rest is refused with the reason."""
+"""Datasets that name each other: the datasets of a folder that fit are loaded, the others are refused with the reason."""
 
 from __future__ import annotations
 

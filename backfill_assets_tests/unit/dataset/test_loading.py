@@ -182,7 +182,7 @@ def test_a_wrong_value_is_refused_with_its_place_and_remedy(tmp_path: Path, old:
     assert any(expected in message for message in messages), "\n".join(messages)
     for message in messages:
         helpful(message, "", line=False)
-    # One mistake, one message, except where another key refers to what was taken away.
+    # One mistake gives one message, unless another key refers to the removed one.
     assert len(messages) == (2 if "raw:" in new else 1), "\n".join(messages)
 
 

@@ -61,7 +61,7 @@ def test_location_and_order_of_files_are_no_part_of_a_reading(said: dict[str, ob
         ({"undeclared": "drop"}, {"undeclared": "drop", "columns": {"a": "date", "b": "long"}}, True),
         ({"undeclared": "drop"}, {"undeclared": "drop", "columns": {"a": "string", "b": "long", "c": "long"}}, False),
         ({"undeclared": "drop"}, {"undeclared": "drop", "csv": {"null_value": "NA"}}, False),
-        # By their places at landing, by their names in raw: raw does not have what stood at another place.
+        # By position at landing, by name in raw: raw does not have columns of other positions.
         (
             {"undeclared": "drop", "csv": {"header": False}},
             {"undeclared": "drop", "csv": {"header": False}, "columns": {"b": "long", "a": "string"}},

@@ -43,7 +43,7 @@ def run_text(tmp_path: Path) -> Run:
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
-    """No test leaves behind what Python itself has imported."""
+    """Removes the modules that Python itself has imported after each test."""
     before = set(sys.modules)
     yield
     left = {name for name in set(sys.modules) - before if name.partition(".")[0].startswith("trip")}

@@ -1,4 +1,4 @@
-"""Functions that a text in SQL calls, found by its tokens; what only Spark can tell is in spark/pipeline/test_reads.py."""
+"""Functions that an SQL text calls, found by its tokens; spark/pipeline/test_reads.py tests what only Spark can decide."""
 
 from __future__ import annotations
 

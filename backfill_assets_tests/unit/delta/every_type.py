@@ -27,7 +27,7 @@ TYPES = {
     "a_date": "date",
     "a_timestamp": "timestamp",
 }
-"""Business columns; the audit columns come on top."""
+"""Business columns; the audit columns are added."""
 
 _MICRO = dt.timedelta(microseconds=1)
 _TIME = dt.datetime(2013, 3, 1, 12, 30, 15, 123456, tzinfo=dt.UTC)

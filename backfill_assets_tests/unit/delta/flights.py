@@ -1,4 +1,4 @@
-"""An installation whose `flights` are published without a JVM: real Delta table, real ledger, all in one folder."""
+"""An installation whose `flights` are published without a JVM: real Delta table, real ledger, everything in one folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Departure = tuple[str, int, int | None]
 
 
 class Flights:
-    """Publishes departures release by release, as the use cases do, but with shadows written by delta-rs."""
+    """Publishes departures release by release, like the use cases, but with shadows written by delta-rs."""
 
     def __init__(self, folder: Path, warehouse: Path | None = None) -> None:
         tables = str(warehouse or folder / "warehouse")
@@ -39,7 +39,7 @@ class Flights:
         self._releases = 0
 
     def release(self, data: Mapping[dt.date, Sequence[Departure]]) -> str:
-        """Replace these days in one commit; the release's name."""
+        """Replace these days in one commit; returns the release's name."""
         self._releases += 1
         name, shadow = f"r_20130401_060000_00000{self._releases}", f"_shadow/u_{self._releases}/1"
         rows = [_row(day, departure) for day, departures in data.items() for departure in departures]

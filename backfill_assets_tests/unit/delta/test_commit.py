@@ -252,7 +252,7 @@ def test_a_published_table_with_deletion_vectors_is_refused(published: Published
 
 
 def test_a_published_table_with_a_constraint_is_refused(published: PublishedTable, home: Path) -> None:
-    """Of the rows that a release swaps in none was ever held against it."""
+    """No constraint was ever checked against the rows that a release swaps in."""
     plan = planned(published)
     DeltaTable(home).alter.add_constraint({"small": "amount < 25"})
     refused(published, plan, r"without its own rules, found constraint small \(amount < 25\); .* DROP CONSTRAINT")

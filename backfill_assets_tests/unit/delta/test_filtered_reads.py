@@ -99,7 +99,7 @@ def test_every_type_of_the_contract_is_tried() -> None:
 
 @pytest.fixture(scope="module")
 def mixed(published: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[int]]:
-    """The same with a file of somebody else, which has bounds; and the rows that are ours."""
+    """The same with a file of another writer, which has bounds; and the ids of our own rows."""
     home = tmp_path_factory.mktemp("mixed") / "copy"
     shutil.copytree(published, home)
     ours = DeltaTable(home).to_pyarrow_table()["id"].to_pylist()

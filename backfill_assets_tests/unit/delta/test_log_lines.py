@@ -1,4 +1,4 @@
-"""A commit is lines of JSON, and only a line feed ends one: values may hold what else ends lines for Python."""
+"""A commit consists of JSON lines that only a line feed ends: values may contain the other line ends of Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_commit_is_complete_although_statistics_of_texts_contain_other_line_en
     add = {"path": "a.parquet", "stats": json.dumps({"maxValues": {"name": f"one{mark}two"}}, ensure_ascii=False)}
     actions = [{"commitInfo": {"release": "r_1"}}, {"add": add}, {"txn": {"appId": "r_1"}}]
     commit.write_text("\n".join(json.dumps(action, ensure_ascii=False) for action in actions), encoding="utf-8")
-    # As `json.dumps` writes them without spaces, which is how engines write commits.
+    # Written like `json.dumps` without spaces, as engines write commits.
     commit.write_text(commit.read_text(encoding="utf-8").replace('{"add": ', '{"add":'), encoding="utf-8")
     assert list(reading.actions(commit, "add")) == [add]
     assert not shadows.set_aside_torn(tmp_path, tmp_path / "aside", sync)

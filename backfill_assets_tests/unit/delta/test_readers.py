@@ -1,4 +1,4 @@
-"""Readers without Spark: every example of docs/readers.md runs as it stands there and finds the same rows."""
+"""Readers without Spark: every example of docs/readers.md runs unchanged and finds the same rows."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Flights:
 
 
 def shell(flights: Flights, script: str) -> dict[str, str]:
-    """Run the document's shell lines; the variables that they leave to the programs after them."""
+    """Run the document's shell lines; returns the variables that they set for the programs after them."""
     done = subprocess.run(
         ["bash", "-euc", f"{script}\nenv -0"],
         cwd=flights.home.parent, env=flights.shell(), capture_output=True, text=True, check=False,
@@ -96,7 +96,7 @@ def released(flights: Flights) -> dict[str, str]:
 
 
 def run(example: str, environ: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Run an example in a module of its own; everything that it defines."""
+    """Run an example in a module of its own; returns everything that it defines."""
     for name in ("FLIGHTS", "VERSION"):
         monkeypatch.setenv(name, environ.get(name, "none"))
     names: dict[str, Any] = {"__name__": "example"}

@@ -43,7 +43,7 @@ SHIPPED = Path(backfill_assets.__file__).parent / "datasets"
 BACKFILLS = Path(backfill_assets.__file__).parents[1] / "backfills"
 NOON = dt.datetime(2026, 6, 1, 12, tzinfo=dt.UTC)
 UTC = ZoneInfo("UTC")
-# Of each day what it was with the tax in it, what it must become, and what it becomes with the tax subtracted twice.
+# For each day: the value with the tax in it, the right value, and the value with the tax subtracted twice.
 FIGURES = """
 WITH lines AS (
     SELECT o_orderdate AS day, CAST(l_extendedprice * (1 - l_discount) AS DECIMAL(18, 4)) AS net, l_tax AS tax,
@@ -75,7 +75,7 @@ def draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def changes(net: Decimal, gross: Decimal, cost: Decimal) -> dict[str, tuple[Decimal, Decimal]]:
-    """Each metric with what it was, the tax in it, and what it becomes."""
+    """Each metric with its old value, the tax in it, and its new value."""
     return {"net_revenue": (gross, net), "margin": (gross - cost, net - cost)}
 
 
@@ -131,7 +131,7 @@ def test_the_model_goes_through_three_versions_and_ends_as_it_is_shipped(tmp_pat
         assert catalog.problems == ()
         assert set(catalog.datasets) == {DATASET, UPSTREAM}
         seen.append(catalog.datasets[DATASET].code_version)
-        # The names of its checks stay, so that Dagster need not load the definitions anew.
+        # The names of its checks stay, so that Dagster need not reload the definitions.
         assert catalog.datasets[DATASET].dataset.checks.reconciliation.totals.keys() == (
             shipped.dataset.checks.reconciliation.totals.keys()
         )

@@ -1,4 +1,4 @@
-"""What `python -m demo` plays, with which options, and how it says a refusal."""
+"""What `python -m demo` plays, with which options, and how it reports a refusal."""
 
 from __future__ import annotations
 

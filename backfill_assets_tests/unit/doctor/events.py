@@ -1,4 +1,4 @@
-"""An event log of its own, which does what tests tell it to; it passes the contract tests of Dagster's."""
+"""An event log that tests control; it passes the contract tests of Dagster's event log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from backfill_assets.doctor.findings import EventLog, RunAtWork
 
 @dataclass
 class KeptEvents(EventLog):
-    """Runs by id, launches, and by dataset and day what the newest materialization says."""
+    """Runs by id, launches, and the newest materialization by dataset and day."""
 
     runs: dict[str, RunAtWork] = field(default_factory=dict)
     launches: set[str] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""The doctor's findings about files, work and events: each is planted, found, repaired where that is safe, and then gone."""
+"""The doctor's findings about files, work and events: each is planted, found, repaired if that is safe, and then gone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LONG_AGO = dt.timedelta(days=2)
 
 
 def the(world: World, text: str) -> Finding:
-    """The one finding that says this."""
+    """The one finding with this text."""
     (found,) = [f for f in world.repairer().doctor.examine() if text in f.what]
     return found
 
@@ -52,7 +52,7 @@ def clean(world: World) -> bool:
 
 
 def aged(path: Path, world: World) -> Path:
-    """A file that nobody can be at work on."""
+    """A file so old that no process can be using it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     moment = (world.clock.now() - LONG_AGO).timestamp()
@@ -249,7 +249,7 @@ def test_a_table_that_cannot_be_examined_keeps_no_other_from_being_repaired(two:
     assert the(two, "published/sales: commit 1").repair is None
 
 
-# Files that are left over
+# Leftover files
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_only_unfinished_pages_are_removed_from_the_reports(tmp_path: Path) -> N
     page = tmp_path / "u_1" / "index.html"
     page.parent.mkdir()
     page.touch()
-    for path in ("u_1/index.html", "../other.part", "/tmp/other.part"):  # noqa: S108  # nobody writes there
+    for path in ("u_1/index.html", "../other.part", "/tmp/other.part"):  # noqa: S108  # never written to
         with pytest.raises(PreconditionError):
             ReportFolder(tmp_path).remove([path])
     ReportFolder(tmp_path).remove(["u_1/gone.part"])
@@ -613,7 +613,7 @@ def test_a_repair_of_a_campaigns_work_is_noted_in_its_journal_and_at_its_dataset
 
 
 def observed(world: World) -> KeptEvents:
-    """A release of which Dagster was told, long enough ago."""
+    """A release that was reported to Dagster long enough ago."""
     release = world.released(OLD)
     world.events = events = KeptEvents(datasets={release: "sales"})
     events.report(release, DAYS)
@@ -693,7 +693,7 @@ def test_a_repair_that_dies_is_finished_by_the_next(world: World, at: int) -> No
 
 
 class DyingEvents(KeptEvents):
-    """Dies with the repair when it is asked to note the `at`-th thing."""
+    """Dies with the repair at its `at`-th note."""
 
     def __init__(self, *, at: int, launches: set[str], datasets: dict[str, str]) -> None:
         super().__init__(launches=launches, datasets=datasets)

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: readers see what a plain model says, and the sweep takes nothing away."""
+"""For any sequence of events: readers see what a plain model says, and the sweep deletes nothing that is needed."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class ModelUnit:
     claimed: set[dt.date]
     state: UnitState = UnitState.open
     evidence: dict[dt.date, tuple[list[int], list[int]]] = field(default_factory=dict)
-    """For each day what was built, and what was published at that time."""
+    """For each day the built content, and the content published at that time."""
     undone: set[dt.date] = field(default_factory=set)
 
 
 @dataclass
 class Layer:
-    """One release of one day: what was there before, and whether a foreign row came on top of it."""
+    """One release of one day: the content before it, and whether a foreign row was added on top."""
 
     release: str
     before: list[int]
@@ -72,7 +72,7 @@ class AnySequence(RuleBasedStateMachine):
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="any_sequence_"))
         self.world = World(self.folder)
-        # Files carry the machine's time: the world starts there and only goes on.
+        # Files have the machine's time: the world starts there and only moves forward.
         machine = dt.datetime.fromtimestamp(time.time() + 1, dt.UTC)
         self.world.clock.advance(machine - self.world.clock.now())
         self.home = self.world.homes["sales"]
@@ -110,7 +110,7 @@ class AnySequence(RuleBasedStateMachine):
             self.layers[date].append(Layer(release, self.now[date]))
             self.now[date] = m.evidence[date][0]
         m.state, m.undone = UnitState.published, set()
-        # All holds of this world are of rollbacks.
+        # All holds of this world come from rollbacks.
         self.held -= set(m.days)
         self.released[release] = (unit, self.world.clock.now())
         self.remember()
@@ -231,7 +231,7 @@ class AnySequence(RuleBasedStateMachine):
 
     @rule(days=st.sampled_from([0, 1, 20, 29, 31, 38]))
     def time_passes(self, days: int) -> None:
-        # A second more than a whole number, so that no moment lies exactly on an edge.
+        # One second more than a round number, so that no moment is exactly on an edge.
         self.world.clock.advance(dt.timedelta(days=days, seconds=1))
 
     @rule()

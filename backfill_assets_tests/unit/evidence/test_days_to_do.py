@@ -1,4 +1,4 @@
-"""Which days the pipeline still has to land and to stage: what is there already, from what is delivered now, is left out."""
+"""Which days the pipeline still has to land and to stage: days that are up to date with the deliveries are left out."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def test_days_are_to_be_landed_until_all_files_behind_them_have_landed(inbox: In
 
 
 def test_a_corrected_file_of_the_same_size_and_time_of_change_is_to_be_landed(inbox: Inbox) -> None:
-    """A campaign passed over it: it took the file for what had landed."""
+    """A campaign skipped it: it took the file for the one that had landed."""
     inbox.land(D1, D2)
-    inbox.written -= 1  # as its first content has it
+    inbox.written -= 1  # the time of its first content
     inbox.deliver(D2, "id\n9\n")
     assert pipeline(inbox).days_to_land("sales", (D1, D2)) == (D2,)
 
 
 def stage(inbox: Inbox) -> Path:
-    """Stage both days, as rows that nobody reads."""
+    """Stage both days, as rows that are never read."""
     place = layout(inbox.folder).staging_path("sales") / "a"
     write_deltalake(place, rows_of({D1: [1], D2: [2]}), partition_by=["day"])
     inputs, code = inbox.basis.staged_inputs("sales", (D1, D2)), inbox.loaded["sales"].code_version
@@ -115,7 +115,7 @@ def test_a_mistyped_path_of_the_sources_is_no_success_that_landed_nothing(inbox:
     match = rf"no file fits x/\{{day}}.csv on any day, although sales was landed before, such as from x/{D1}.csv"
     with pytest.raises(SourceError, match=match):
         pipeline(inbox).require_sources("sales")
-    # Who looks for late days finds those that are late without any file.
+    # The search for late days also finds those that are late without any file.
     assert inbox.days() == []
 
 
@@ -129,7 +129,7 @@ def test_sources_that_are_emptied_after_landing_are_not_called_mistyped(inbox: I
     emptied = loaded.dataset.landing.model_copy(update={"removed_after_landing": True})
     inbox.loaded["sales"] = replace(loaded, dataset=loaded.dataset.model_copy(update={"source": emptied}))
     pipeline(inbox).require_sources("sales")
-    # To say so is no other reading of what has landed.
+    # Declaring this is no other reading of the landed files.
     assert pipeline(inbox).days_to_land("sales", (D1, D2)) == ()
     assert reading_of(emptied) == reading_of(loaded.dataset.landing)
     shutil.rmtree(layout(inbox.folder).sources)
@@ -141,7 +141,7 @@ def test_an_empty_sources_folder_before_the_first_delivery_is_not_called_mistype
     inbox = Inbox(tmp_path)
     layout(inbox.folder).sources.mkdir()
     pipeline(inbox).require_sources("sales")
-    # Of files that were removed day by day one may be left.
+    # If files are removed day by day, one may be left.
     inbox.deliver(D1)
     inbox.land(D1, D2)
     inbox.deliver(D3)
@@ -151,7 +151,7 @@ def test_an_empty_sources_folder_before_the_first_delivery_is_not_called_mistype
 
 
 def test_a_day_with_files_of_a_path_that_was_corrected_since_is_not_staged(inbox: Inbox) -> None:
-    """They went on counting beside those of the new path, and the launch said that nothing had changed."""
+    """They continued to count beside those of the new path, and the launch said that nothing had changed."""
     inbox.land(D1, D2)
     source = inbox.loaded["sales"].dataset.landing.model_copy(update={"path": "y/{day}.csv"})
     inbox.says(source=source)
@@ -163,7 +163,7 @@ def test_a_day_with_files_of_a_path_that_was_corrected_since_is_not_staged(inbox
     def require(*days: dt.date) -> None:
         pipeline(inbox).require_raw("sales", days, inbox.basis.to_stage("sales", days)[1])
 
-    # Of the files of this test nobody has counted the rows: without one they stand in nobody's way.
+    # The rows of this test's files are not counted: without a count they block nothing.
     require(D1, D2)
     (wrong, _) = inbox.world.ledger.deliveries("sales", (D1,))
     inbox.world.ledger.change_deliveries([replace(wrong, rows=1)], Deed.read)

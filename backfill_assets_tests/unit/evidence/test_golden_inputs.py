@@ -1,4 +1,4 @@
-"""A day rests on the golden sources that it was compared with, and only the day's fact does."""
+"""A day depends on the golden sources that it was compared with, but only with its fact."""
 
 from __future__ import annotations
 

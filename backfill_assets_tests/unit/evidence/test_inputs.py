@@ -1,4 +1,4 @@
-"""Inputs of a day: its digest moves exactly when something that the day is built from does."""
+"""Inputs of a day: its digest changes exactly when something that the day is built from changes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_days_looked_back_at_count_where_they_have_no_delivery_or_bad_rows() -> 
         SourceDay(DAYS[0], 0, 0),
         SourceDay(DAYS[1], 5, 5),
     )
-    # The corrected file of a path takes the place of the cut one, whatever its time of change.
+    # The corrected file of a path replaces the truncated one, whatever its time of change.
     cut = received((), [delivered(day) for day in DAYS[:3]])
     good = received(cut, [replace(delivered(day, "g", hours=-1), corrupt_rows=0) for day in DAYS[:3]])
     assert source_state(described, DAYS[2], force_by_day(described, [*cut, *good]), {}).faulty_before == ()
@@ -111,12 +111,12 @@ def test_raw_has_lost_files_with_fewer_rows_than_were_landed() -> None:
     assert lost_days(known, {DAYS[0]: 10, DAYS[1]: 5}) == set()
     assert lost_days(known, {DAYS[0]: 9, DAYS[1]: 7}) == {DAYS[0]}
     assert lost_days(known, {}) == {DAYS[0], DAYS[1]}
-    # It has more than the ledger knows where it has more rows, also of days of which nothing is known.
+    # Raw has surplus rows where it has more than the ledger knows, also on days unknown to the ledger.
     assert surplus_days(known, {DAYS[0]: 10, DAYS[1]: 6, DAYS[2]: 1, DAYS[3]: 0}) == {DAYS[1], DAYS[2]}
 
 
 def test_files_of_later_days_are_read_and_count_for_nothing_else() -> None:
-    """A day whose file lacked passed `source_present` with its neighbour's, and was published empty; it was late by it."""
+    """A day without its file passed `source_present` with its neighbour's, was published empty, and then was late."""
     later = by_delivery_day([delivered(DAYS[1]), delivered(DAYS[2], "g", hours=30)])
     alone = source_state(late(2), DAYS[0], later, {})
     assert alone == SourceState(corrupt_rows=2, rows_read=10)
@@ -137,7 +137,7 @@ def test_files_of_equal_content_are_named_among_all_that_a_day_reads() -> None:
     one, again = delivered(DAYS[0]), replace(delivered(DAYS[0]), path="again.csv")
     same = SameContent(tuple(sorted((one.path, "again.csv"))), (DAYS[0],))
     assert source_state(late(0), DAYS[0], by_delivery_day([one, again]), {}).identical == (same,)
-    # Of a path what came last counts, and a file without a row doubles none.
+    # The last file of a path counts, and a file without a row doubles none.
     corrected = replace(delivered(DAYS[0], "g", hours=1), path="again.csv")
     assert source_state(late(0), DAYS[0], by_delivery_day([one, corrected]), {}).identical == ()
     assert source_state(late(0), DAYS[0], by_delivery_day([one, replace(again, rows=0)]), {}).identical == ()
@@ -158,10 +158,10 @@ def test_a_file_of_an_earlier_day_that_comes_again_for_a_later_one_is_named() ->
         before = delivered(DAYS[9 - back])
         same = SameContent((before.path, today.path), (before.day, today.day))
         assert identical(before) == ((same,) if back <= 7 else ())
-    # Once, also where the day looks back at the other one.
+    # It is named once, also if the day looks back at the other one.
     assert identical(delivered(DAYS[8]), lookback=1) == identical(delivered(DAYS[8]))
     assert identical(delivered(DAYS[8]), delivered(DAYS[7]))[0].days == (DAYS[7], DAYS[8], DAYS[9])
-    # Other days are named on their own, and what has no row repeats none.
+    # Other days are named on their own, and a file without a row repeats none.
     assert identical(delivered(DAYS[7], "g"), delivered(DAYS[8], "g")) == ()
     assert identical(replace(delivered(DAYS[8]), rows=0)) == ()
     assert identical(delivered(DAYS[9] + dt.timedelta(days=1))) == ()

@@ -1,4 +1,4 @@
-"""New files for days that are published already: found, or said what they wait for."""
+"""New files for published days are found, or the reason why they wait is reported."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_corrected_file_does_not_wait_for_the_failed_live_unit_of_its_own_day(
     inbox.land(D2)
     inbox.deliver(D2, "id\ncorrected\n")
     assert inbox.late.of("sales")[0].waits_for == ""
-    # For a live run of the day would go on with it.
+    # Because a live run of the day would continue it.
     assert inbox.world.open_unit({"sales": [D2], "totals": [D2]}, live=True).id == unit.id
 
 
@@ -155,7 +155,7 @@ def test_files_that_are_known_are_not_read_again(inbox: Inbox, monkeypatch: pyte
     inbox.deliver(D2, "id\n2\n")
     assert inbox.days() == [D2]
     assert read == [f"{D2}.csv"]
-    # Whoever lands them reads them.
+    # The landing reads them.
     inbox.land(D1)
     assert read[1:] == [f"{D1}.csv"]
 
@@ -244,7 +244,7 @@ def test_days_that_were_built_from_other_references_are_outdated(inbox: Inbox, t
     assert outdated.of("sales").days == (D1, D2, D3)
     inbox.world.released({D1: [1]})
     assert [one.days for one in outdated.all()] == [(D2, D3)]
-    # Another delivery is another matter: the day is late.
+    # A new delivery is different: the day is late.
     inbox.deliver(D2, "id\n2\n")
     inbox.land(D2)
     assert outdated.of("sales").days == (D3,)
@@ -253,7 +253,7 @@ def test_days_that_were_built_from_other_references_are_outdated(inbox: Inbox, t
 
 
 def test_a_landing_that_began_before_a_release_and_ended_after_it_is_late_whatever_the_times_say(inbox: Inbox) -> None:
-    """The run of another day found the file and was held up: it told the ledger of it after the release of this day."""
+    """The run of another day found the file but was slow: it recorded it in the ledger after the release of this day."""
     began = inbox.world.clock.now()
     inbox.world.clock.advance(dt.timedelta(minutes=1))
     inbox.world.released({D2: [2]})
@@ -297,8 +297,8 @@ def test_only_published_days_are_late(tmp_path: Path) -> None:
 
 @pytest.fixture
 def week(inbox: Inbox) -> Inbox:
-    """The first three days are published; it is noon of the day after the fifth, and the pipeline runs at three."""
-    # The clock of the world stands at the first of March.
+    """The first three days are published; it is noon on the day after the fifth, and the pipeline runs at three."""
+    # The clock of the world is at the first of March.
     inbox.says(live=Live(watch_days=60))
     inbox.world.clock.advance(dt.datetime(2026, 1, 7, 12, tzinfo=dt.UTC) - inbox.world.clock.now())
     return inbox
@@ -318,7 +318,7 @@ def test_a_first_file_that_comes_after_the_daily_run_is_a_gap_that_is_run(week: 
 
 
 def test_a_gap_that_a_unit_has_claimed_is_run_once_the_claim_has_ended(week: Inbox) -> None:
-    """The daily run was refused for the claim, after the files of the day had landed with another one."""
+    """The daily run was refused because of the claim, after the files of the day had landed with another one."""
     week.deliver(D4)
     week.land(D4)
     free = week.late.of("sales")[0]
@@ -340,7 +340,7 @@ def test_a_gap_that_a_live_run_has_judged_is_not_run_again_until_a_file_comes(we
     week.deliver(D4, "id\n7\n")
     assert week.days() == [D4]
     week.deliver(D4)
-    # Given up, it is no reason to try the same again.
+    # If the unit is given up, that is no reason to try the same again.
     week.world.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
     assert week.late.of("sales")[0].deliveries == before.deliveries
 

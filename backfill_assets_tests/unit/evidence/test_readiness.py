@@ -1,4 +1,4 @@
-"""One answer to what a unit is missing: a relaunch builds exactly the days that a release would refuse, whatever happened."""
+"""One answer to what a unit is missing: a relaunch always builds exactly the days that a release would refuse."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from backfill_assets_tests.harness.world import World
 DAYS = [dt.date(2026, 1, 1) + dt.timedelta(n) for n in range(3)]
 _Days = Collection[dt.date]
 _Event = Callable[[World, Unit, dt.date], tuple[_Days, _Days]]
-"""Something that happens to a day: the days whose evidence is not good any more, and those whose evidence is good now."""
+"""An event of a day: the days whose evidence no longer allows a release, and those whose evidence now does."""
 
 
 def delivered(world: World, _: Unit, day: dt.date) -> tuple[_Days, _Days]:
@@ -75,7 +75,7 @@ def lost(world: World, unit: Unit, day: dt.date) -> tuple[_Days, _Days]:
 
 
 def without_its_log(world: World, unit: Unit, day: dt.date) -> tuple[_Days, _Days]:
-    """The log of the shadow that the day lies in is gone, and with it all days of that shadow."""
+    """The log of the shadow with this day is gone, and with it all days of that shadow."""
     known = {found: one for (_, found), one in world.ledger.evidence(unit.id).items()}
     folder = world.homes["sales"] / known[day].folder
     shutil.rmtree(folder / "_delta_log", ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What is launched again for a unit that lacks something, and for days that an upstream has left behind."""
+"""What is launched again for an incomplete unit, and for days that an upstream has left behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = ("zones", "sales", "areas")
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[World]:
-    """`areas` is built from `sales`, and that from `zones`: upstream first is not the order of the alphabet."""
+    """`areas` is built from `sales`, and that from `zones`: upstream first is not alphabetical order."""
     world = World(tmp_path, ("zones", "sales<zones", "areas<sales"))
     yield world
     world.close()

@@ -1,4 +1,4 @@
-"""What a derived dataset rests on: the content of its upstream, wherever that stands."""
+"""What a derived dataset depends on: the content of its upstream, wherever that is."""
 
 from __future__ import annotations
 
@@ -216,15 +216,15 @@ def test_days_looked_back_at_are_absent_unless_the_unit_holds_them_or_readers_se
         found = absent_before(ledger, tables, totals, days, shop.places.of(unit, "totals", days))
         return {day: own["sales"] for day, own in found.items() if own}
 
-    # Nothing is before the history, which begins on the day before D1.
+    # There is nothing before the history, which begins on the day before D1.
     first = shop.unit(D1, names=("totals",))
     assert absent(first, day(0), D1, D2) == {D1: (day(0),), D2: (day(0), D1)}
     shop.released({day(0): [1]}, names=("sales",))
-    # Of the days that the unit holds, one has no row.
+    # One of the unit's days has no row.
     unit = shop.unit(D2, D3)
     shop.world.build(unit, "sales", {D2: [], D3: [3]})
     assert absent(unit, D2, D3) == {D2: (D1,), D3: (D1,)}
-    # So has one that was released, until it is rolled back.
+    # So does a released one, until it is rolled back.
     empty = shop.released({D1: []}, names=("sales",))
     assert absent(unit, D2, D3) == {}
     (release,) = ledger.releases("sales", empty.id)
@@ -249,7 +249,7 @@ def test_upstream_days_that_were_built_without_a_declared_column_are_refused(sho
         SourceError, match=f"sales was built without columns .*: tip of {D1}..{D2}; launch sales for these"
     ):
         require_declared_columns(layout(tmp_path), [replace(before, loaded=tipped)])
-    # Once a day was released with the column, the table has it; on that day it may be null in each row.
+    # After one release with the column, the table has it; on that day it may be null in each row.
     with_tip = rows_of({D3: [3]}).append_column("tip", pa.nulls(1, pa.int64()))
     write_deltalake(shop.world.homes["sales"], with_tip, mode="append", schema_mode="merge")
     require_declared_columns(layout(tmp_path), [UpstreamDays(tipped, {PUBLISHED: (D3,)})])
@@ -274,13 +274,13 @@ def test_the_hint_what_to_materialize_names_every_dataset_of_the_unit_with_its_o
 
 
 def assert_only_the_rewriting_is_found(shop: Shop, version: int) -> None:
-    """The doctor names what was written past the releases, and nothing else."""
+    """The doctor names only what was written outside of releases."""
     (finding,) = shop.world.doctor().examine()
     assert re.fullmatch(rf"sales: version {version} \(WRITE, .*\) is no release", finding.what)
 
 
 def _rewritten(shop: Shop, name: str, data: dict[dt.date, list[int]]) -> None:
-    """Somebody else writes a whole published table anew."""
+    """Another writer rewrites an entire published table."""
     write_deltalake(shop.world.homes[name], rows_of(data), mode="overwrite")
 
 
@@ -310,12 +310,12 @@ def test_foreign_rows_in_an_upstream_make_its_downstream_stale_and_outdated(obse
     unit = shop.unit(D1, D2, names=("totals",))
     shop.world.build(unit, "totals", {D1: [1], D2: [2]})
     _rewritten(shop, "sales", {D1: [1, 1], D2: [9]})
-    # Another number of rows is seen at once, other rows as soon as somebody has to read them.
+    # Another number of rows is noticed immediately, other rows as soon as they have to be read.
     assert shop.outdated.of("totals").days == (D1,)
     blockers = shop.world.publisher().blockers(unit.id)
     assert [(f.day, f.reason) for f in blockers] == [(D1, Blocker.upstream_moved), (D2, Blocker.upstream_moved)]
     assert shop.outdated.of("totals").days == (D1, D2)
-    # Built anew from what is there now, they are released; what was written past the releases stays a finding.
+    # Rebuilt from the present content, they are released; the write outside of releases stays a finding.
     shop.world.build(unit, "totals", {D1: [1, 1], D2: [9]})
     shop.world.publisher().release(unit.id)
     assert shop.outdated.all() == ()

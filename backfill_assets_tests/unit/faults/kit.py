@@ -1,4 +1,4 @@
-"""What the cases of faults share: a world ready to be published or rolled back, one command, and how it has to end."""
+"""Shared by the cases of faults: a world ready to be published or rolled back, one command, and its required end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ready(world: World, command: str = "publish") -> str:
 
 
 def say(world: World, command: str, unit: str, before: Happens | None = None) -> object:
-    """Publish a unit or roll it back; `before` is told of each call that changes something."""
+    """Publish a unit or roll it back; `before` is called before each call that changes something."""
     calls = {call for steps in STEPS.values() for call in steps}
     watch = before or (lambda _call: None)
     ledger = between(world.ledger, calls, before=watch)
@@ -51,7 +51,7 @@ def published(world: World, unit: str) -> str:
 
 
 def refusal(world: World, command: str, unit: str, before: Happens) -> BackfillError | None:
-    """What the command was refused with, if it was; an error of another class fails the test."""
+    """The refusal of the command, if any; an error of another class fails the test."""
     try:
         say(world, command, unit, before)
     except BackfillError as error:
@@ -60,7 +60,7 @@ def refusal(world: World, command: str, unit: str, before: Happens) -> BackfillE
 
 
 def assert_one_command_goes_on(world: World, command: str, unit: str) -> tuple[object, ...]:
-    """The same command again brings it to its end, once; what it answered, and what was found before and after."""
+    """The same command again finishes it, once; returns its answer, and the findings before and after."""
     seen = world.content()
     assert seen in (OLD, NEW)
     try:

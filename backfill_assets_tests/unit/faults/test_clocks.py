@@ -81,7 +81,7 @@ def test_one_release_by_a_clock_that_was_ahead_dates_no_other(world: World, obse
         "ahead, or the one of this host is behind: no later release shows when it was made, so its rollback window does not "
         "end; set both right; the next release of any dataset is dated right and ends this"
     )
-    # Nothing but that is different: it can be undone, and is not swept while its window is not known.
+    # Only this is different: it can be undone, and is not swept while its window is unknown.
     world.clock.advance(60 * DAY)
     assert [swept.paths for swept in world.sweep().execute()] == [()]
     after = world.released({day(5): [1]})
@@ -116,7 +116,7 @@ def test_a_release_by_a_clock_that_was_ahead_goes_back(world: World, observed: O
     assert world.ledger.release(done.release).committed_at == world.clock.now()
     again = world.publisher().release(unit).release
     assert world.content() == NEW
-    # Of two publications of the unit the later one counts, whatever they are dated.
+    # The later of two publications of the unit counts, whatever their dates.
     assert world.publisher().release(unit).release == again
     world.rollback().execute(again, "no")
     assert world.content() == OLD
@@ -194,8 +194,8 @@ def test_a_dead_holder_of_a_lock_is_noticed_though_the_clock_was_set_back(
             pytest.fail("nobody knows yet that it is dead")
         with alive.lock("publish:sales", MINUTE) as token:
             assert token == died + 1
-        goes_on = assert_one_command_goes_on(world, "publish", unit)
-    observed.found("the lock is taken over once nobody has renewed it for a whole lease of watching", *goes_on)
+        finished = assert_one_command_goes_on(world, "publish", unit)
+    observed.found("the lock is taken over once nobody has renewed it for a whole lease of watching", *finished)
     dead.close()
     alive.close()
 

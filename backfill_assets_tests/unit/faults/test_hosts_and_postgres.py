@@ -26,7 +26,7 @@ ONE_NAME = (
     "the two hosts are two processes under one name, as no network namespaces can be made (by unshare: as root with "
     "CAP_SYS_ADMIN, or where users may make namespaces)"
 )
-# Each process opens the world as another host: its own name, and no network that the other one could see.
+# Each process opens the world as another host: with its own name, and no network that the other one could see.
 ON_A_HOST = """
 import socket, sys, time
 from pathlib import Path
@@ -50,7 +50,7 @@ def cluster() -> Iterator[str]:
 
 
 def separated(number: int) -> list[str]:
-    """The command that puts a program on a host of its own; nothing where this user may not make namespaces."""
+    """The command that runs a program on a host of its own; empty if this user may not make namespaces."""
     program = shutil.which("unshare")
     if program is None:
         return []

@@ -1,4 +1,4 @@
-"""What comes between a look and what is done about it: another's release, another's death, an error after the commit."""
+"""Events between a check and the action that follows: another release, another death, an error after the commit."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_running_release_of_two_datasets_is_not_called_lost(two: World, observ
             raise Died
 
     class ReadsLate:
-        """The manifests of a table are read while somebody releases, after the ledger was asked."""
+        """The manifests of a table are read during a release, after the ledger was asked."""
 
         def __getattr__(self, name: str) -> object:
             return getattr(two.tables["orders"], name)
@@ -194,7 +194,7 @@ def test_a_release_is_on_the_disk_before_reconcile_finalizes_it(
     assert counted[0] is False
     assert found.content() == (NEW if command == "publish" else OLD)
     assert found.ledger.release(release).state is ReleaseState.finalized
-    # A ledger that was rebuilt knows of no unit whose shadow it would have to seal: the doctor does.
+    # A rebuilt ledger does not know the unit whose shadow it would have to seal: the doctor does.
     unsealed = [RepairKind.seal] if command == "publish" and not kept else []
     assert [f.repair and f.repair.kind for f in found.doctor().examine()] == unsealed
     repaired(found)

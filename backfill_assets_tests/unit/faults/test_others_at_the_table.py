@@ -1,4 +1,4 @@
-"""Somebody else works on the published table between the checks of a release and its commit: equal content goes through."""
+"""Another writer changes the published table between the checks of a release and its commit: equal content is released."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ STRANGERS: dict[str, Callable[[Path, dt.date], None]] = {
 
 
 def once(world: World, step: str, stranger: Callable[[Path, dt.date], None], target: dt.date) -> Callable[[str], None]:
-    """Lets the stranger work right before a step, the first time that it comes."""
+    """Lets the stranger write right before a step, the first time it is reached."""
     left = [stranger]
 
     def happens(call: str) -> None:
@@ -65,7 +65,7 @@ def once(world: World, step: str, stranger: Callable[[Path, dt.date], None], tar
 
 
 def prepared(world: World, command: str) -> str:
-    """OLD in the range, two rows in two commits outside of it, and NEW ready, or published to be undone."""
+    """OLD in the range, two rows in two commits outside of it, and NEW is ready, or published in order to be undone."""
     world.released({d: [0] for d in DAYS})
     world.released(OLD)
     unit = world.open_unit({"sales": DAYS})
@@ -80,7 +80,7 @@ def prepared(world: World, command: str) -> str:
 
 
 def assert_only_strangers_are_found(world: World, who: str) -> None:
-    """The doctor names each commit that was no release, and nothing else; a VACUUM changes nothing that is read."""
+    """The doctor names exactly the commits that were no release; a VACUUM changes nothing that is read."""
     own = {"VACUUM": [], "an INSERT": ["WRITE"]}.get(who, [who])
     found = [re.fullmatch(r"sales: version \d+ \((\w+), .*\) is no release", f.what) for f in world.doctor().examine()]
     assert [match and match[1] for match in found] == ["WRITE", "WRITE", *own]
@@ -169,7 +169,7 @@ def test_two_publishers_of_overlapping_history_leave_one_content_of_each_day(wor
     publisher = world.publisher()
 
     def go_live(home: Path, _day: dt.date) -> None:
-        # As a process that has not waited for the lock, because its own had been taken over.
+        # Like a process that did not wait for the lock, because its own had been taken over.
         table = world.tables["sales"]
         survey = publisher.survey(live.id)
         (manifest,) = publisher._manifests(survey, publisher.guard(survey), "")  # noqa: SLF001

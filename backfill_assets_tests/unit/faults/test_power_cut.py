@@ -1,4 +1,4 @@
-"""The power goes: what nobody had brought to the disk is gone, empty, zeros or half there. Nothing that was said is lost."""
+"""The power fails: files that were not synced to disk are gone, empty, zeros or half there. Nothing confirmed is lost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LOSSES: dict[str, Callable[[Path], None]] = {
 
 
 class Disk:
-    """A disk with a cache: a power cut damages every file that was not brought to it as it is now."""
+    """A disk with a cache: a power cut damages every file whose present content was not synced."""
 
     def __init__(self, world: World) -> None:
         self._home = world.homes["sales"]
@@ -57,27 +57,27 @@ class Disk:
             self._safe.add(self._state(path))
 
     def forget(self) -> None:
-        """Take nothing for safe any more, whatever was there before."""
+        """Count no file as safe any more, also not the earlier ones."""
         self._safe.clear()
 
     def is_new_commit(self, path: Path) -> bool:
-        """Whether a file is a commit that was not there before, or not as it is now."""
+        """Whether a file is a new or changed commit."""
         return path.parent.name == "_delta_log" and path.suffix == ".json" and self._state(path) not in self._safe
 
     def cut(self, damage: Callable[[Path], None]) -> list[str]:
-        """Damage what is not safe; the names of these files."""
+        """Damage all files that are not safe; returns their names."""
         lost = [path for path in self._files() if self._state(path) not in self._safe]
         for path in lost:
             damage(path)
         return [path.name for path in lost]
 
     def _files(self) -> list[Path]:
-        # A manifest is brought to the disk by whoever writes it.
+        # The writer of a manifest syncs it to disk.
         return [path for path in self._home.rglob("*") if path.is_file() and path.parent.name != "_releases"]
 
     @staticmethod
     def _state(path: Path) -> tuple[int, int, int]:
-        # Not its name: a shadow's log is renamed when it is sealed.
+        # Its name does not count: a shadow's log is renamed when it is sealed.
         found = path.stat()
         return found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -152,7 +152,7 @@ def test_every_commit_that_a_rebuilt_ledger_counts_on_is_on_the_disk(world: Worl
     disk = Disk(found)
     disk.forget()
     assert len(found.reconcile().run()) == 2
-    # Version 0 holds no release: it created the table.
+    # Version 0 is no release: it created the table.
     unsafe = {path.name for path in found.homes["sales"].glob("_delta_log/*.json") if disk.is_new_commit(path)}
     assert unsafe <= {f"{0:020}.json"}
     assert found.content() == NEW
@@ -189,7 +189,7 @@ def test_a_shadow_that_the_disk_lost_is_refused_by_name_and_built_again(
     assert world.content() == OLD
     (named,) = world.doctor().examine()
     assert "sales 2026-01-02: files that unit" in named.what
-    # What a run of `backfill resume` does then.
+    # The work of a run of `backfill resume`.
     assert world.days_to_build(unit, "sales") == (day(1),)
     world.build(world.ledger.unit(unit), "sales", {day(1): [2]})
     say(world, "publish", unit)
@@ -230,7 +230,7 @@ def test_a_shadow_whose_log_the_disk_lost_is_refused_and_built_again(
     (finding,) = world.doctor().examine()
     assert "their shadow's log, are lost or altered" in finding.what
     assert finding.remedy == f"run: backfill resume {unit}"
-    # What `resume` launches, and what its run does then.
+    # What `resume` launches, and the work of its run.
     assert {fault.day for fault in world.publisher().blockers(unit)} == set(OLD)
     assert world.days_to_build(unit, "sales") == tuple(OLD)
     world.build(world.ledger.unit(unit), "sales", NEW)

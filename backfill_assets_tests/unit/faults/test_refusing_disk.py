@@ -1,4 +1,4 @@
-"""The disk is full, or does not let this user write: the command is refused in words, and goes on when there is room."""
+"""The disk is full, or does not let this user write: the command is refused with a message, and continues when there is room."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_disk_is_full_from_a_step_of_a_release_on(observed: Observed, comman
                     until_there_is_room.enter_context(full(folder, kind))
 
             refused = refusal(world, command, unit, fill)
-        observed.found(refused or "it went through", *goes_on(world, command, unit))
+        observed.found(refused or "it went through", *finishes(world, command, unit))
         world.close()
 
 
@@ -75,7 +75,7 @@ def test_the_disk_does_not_confirm_a_commit(world: World, observed: Observed, co
     with pytest.raises(ReadBackError, match="the disk does not confirm it") as refused:
         say(world, command, unit)
     world.tables["sales"] = table
-    observed.found(refused.value, *goes_on(world, command, unit))
+    observed.found(refused.value, *finishes(world, command, unit))
 
 
 def test_the_disk_does_not_confirm_a_shadow(world: World, observed: Observed) -> None:
@@ -109,7 +109,7 @@ def test_the_disk_does_not_confirm_a_new_table(world: World, observed: Observed)
 
 @contextmanager
 def folder_of_anybody() -> Iterator[Path]:
-    """A folder that another user gets to; pytest's own folders are closed to them."""
+    """A folder that another user can reach; pytest's own folders are closed to them."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -117,7 +117,7 @@ def folder_of_anybody() -> Iterator[Path]:
 
 @contextmanager
 def not_permitted(folder: Path, closed: Path) -> Iterator[None]:
-    """The time in which this process may write everywhere below `folder` but in `closed`; root becomes nobody for it."""
+    """Within this block, this process may write everywhere below `folder` except in `closed`; root becomes `nobody` for it."""
     root = os.geteuid() == 0
     if root:
         for path in (folder, *folder.rglob("*")):
@@ -144,7 +144,7 @@ def test_a_publication_or_rollback_has_no_permission_to_a_folder(observed: Obser
         world = World(folder)
         unit = ready(world, command)
         if closed == "ledger.db":
-            # The files that SQLite holds open already are not asked for again.
+            # SQLite does not reopen files that it already has open.
             world.close()
         path = folder / closed if closed == "ledger.db" else world.homes["sales"] / closed
         if closed == "_shadow":
@@ -153,7 +153,7 @@ def test_a_publication_or_rollback_has_no_permission_to_a_folder(observed: Obser
         with not_permitted(folder, path):
             refused = opened_and_refused(folder, command, unit)
         again = World(folder, first_id=200)
-        observed.found(refused or "it went through", *goes_on(again, command, unit))
+        observed.found(refused or "it went through", *finishes(again, command, unit))
         again.close()
         world.close()
 
@@ -169,7 +169,7 @@ def opened_and_refused(folder: Path, command: str, unit: str) -> BackfillError |
         world.close()
 
 
-def goes_on(world: World, command: str, unit: str) -> tuple[object, ...]:
-    # Where the ledger could not be written either, the lock of the command that failed runs out by itself.
+def finishes(world: World, command: str, unit: str) -> tuple[object, ...]:
+    # If the ledger could not be written either, the lock of the failed command expires.
     world.clock.advance(dt.timedelta(minutes=5))
     return assert_one_command_goes_on(world, command, unit)

@@ -1,4 +1,4 @@
-"""The table of faults names tests that there are, and leaves out none of this folder's; each is run and tells what it found."""
+"""The table of faults names existing tests, and all tests of this folder; each is run and reports what it found."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def test_every_test_of_the_table_says_what_it_injects_and_finds(test: str) -> No
     file, name = test.split("::")
     function = functions_in(TESTS / file)[name]
     assert "observed" in {argument.arg for argument in function.args.args}
-    # By itself, or by a helper that gets it.
+    # Directly, or by a helper that gets it.
     assert "observed" in {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}

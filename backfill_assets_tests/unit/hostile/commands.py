@@ -17,7 +17,7 @@ import typer
 from backfill_assets.cli.app import app, main
 
 NEEDS_SPARK = frozenset({"spark start", "spark stop", "sql"})
-"""What would start or stop a server before it looks at its arguments, or takes none."""
+"""Commands that would start or stop a server before they check their arguments, or that take none."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Said:
 @contextmanager
 def _as_a_program(words: Sequence[str]) -> Iterator[None]:
     before, handler, threshold = (sys.argv, sys.stdin), signal.getsignal(signal.SIGTERM), gc.get_threshold()
-    # Nobody is at the terminal to answer.
+    # No user is at the terminal to answer.
     sys.argv, sys.stdin = ["backfill", *words], io.StringIO()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Values that nobody should give and somebody will: shared by all suites of this folder."""
+"""Hostile values, shared by all suites of this folder."""
 
 from __future__ import annotations
 
@@ -93,20 +93,20 @@ TEXTS: Sequence[str] = (*SQL, *PATHS, *MARKUP, *BIDI, *LOOK_ALIKES, *LONG, *DATE
 
 
 def texts(*, surrogates: bool = False) -> st.SearchStrategy[str]:
-    """Known tricks, and whatever else text may hold."""
+    """Known tricks, and any other text."""
     some = (*TEXTS, *SURROGATES) if surrogates else TEXTS
     return st.sampled_from(some) | st.text(max_size=40)
 
 
 def arguments() -> st.SearchStrategy[str]:
-    """Texts as the operating system hands them to a program: without NUL, bytes that are no UTF-8 as surrogates."""
+    """Texts as the operating system passes them to a program: without NUL, and with surrogates for bytes that are no UTF-8."""
     known = [text.replace("\0", "") for text in (*TEXTS, SURROGATES[0])]
     free = st.binary(max_size=30).map(lambda raw: raw.replace(b"\0", b"").decode("utf-8", "surrogateescape"))
     return st.sampled_from(known) | free
 
 
 def values() -> st.SearchStrategy[Any]:
-    """Whatever JSON and YAML can say, with texts from above."""
+    """Any value of JSON and YAML, with texts from above."""
     plain = (
         st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.floats(allow_nan=False, allow_infinity=False)
     )
@@ -117,12 +117,12 @@ def values() -> st.SearchStrategy[Any]:
 
 
 def days() -> st.SearchStrategy[str]:
-    """Days that may be anywhere, and texts that are none."""
+    """Days of any year, and texts that are no days."""
     return st.sampled_from(DATES) | st.dates().map(dt.date.isoformat) | texts()
 
 
 def places(document: Any, path: Keys = ()) -> Iterator[Keys]:
-    """Every place of a document: where a value stands."""
+    """The place of every value in a document."""
     yield path
     inner: Mapping[Any, Any] | Sequence[Any] = document if isinstance(document, (dict, list)) else ()
     for key in inner if isinstance(inner, Mapping) else range(len(inner)):
@@ -152,13 +152,13 @@ def spoiled(draw: st.DrawFn, document: Mapping[str, Any], most: int = 3) -> Any:
 
 
 def as_yaml(document: Any) -> str:
-    """JSON is YAML; its escapes hide what the text does not show."""
+    """JSON is YAML; its escapes hide characters from view."""
     return json.dumps(document)
 
 
 @st.composite
 def broken(draw: st.DrawFn, text: str) -> bytes:
-    """A file as a crash, a bad editor or a bad neighbour leaves it: cut, with bytes put in, of other encodings, with bombs."""
+    """A file as a crash, a bad editor or a bad neighbour leaves it: cut, with inserted bytes, in other encodings, with bombs."""
     content = text.encode()
     at = draw(st.integers(0, len(content)))
     kind = draw(st.integers(0, 5))

@@ -25,12 +25,12 @@ D1, D2 = day(1), day(2)
 
 
 FOLDERS = ("backfills", "x" * 300, "a\nb", "\u202e", " ")
-"""A folder is whatever its user says; not outside of the test's own."""
+"""A user may name any folder; here only folders below the test's own."""
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """One released unit and one that is open; what is refused changes nothing of it."""
+    """One released unit and one that is open; a refusal changes nothing of it."""
     folder = tmp_path_factory.mktemp("hostile") / "house"
     with pytest.MonkeyPatch.context() as environ:
         found = House(folder, environ)
@@ -40,7 +40,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         environ.setenv("BACKFILL_ASSETS_WEBSERVER", "")
         for name in ALL:
             run(*name.split(" "), "--help")
-        run("status"), run("status", "nobody")  # brings in what commands load late
+        run("status"), run("status", "nobody")  # loads the modules that commands load late
         yield found
         found.close()
 
@@ -55,9 +55,9 @@ def judged(said: Said, folder: Path) -> None:
 
 @st.composite
 def calls(draw: st.DrawFn, name: str, known: tuple[str, ...]) -> list[str]:
-    """A call with hostile values; now and then with names and days that exist, so that it gets further."""
+    """A call with hostile values; sometimes with existing names and days, so that it gets further."""
     if name == "prove":
-        known = tuple(word for word in known if word != "totals")  # that would start Spark: it needs no delivery
+        known = tuple(word for word in known if word != "totals")  # this would start Spark: it needs no delivery
     value = st.one_of(arguments(), st.sampled_from(known), st.sampled_from(DATES))
     words = name.split(" ")
     for parameter in ALL[name]:
@@ -65,7 +65,7 @@ def calls(draw: st.DrawFn, name: str, known: tuple[str, ...]) -> list[str]:
         if isinstance(parameter, click.Argument):
             words += [draw(value)]
         elif parameter.name == "watch" or (not parameter.required and not draw(st.booleans())):
-            continue  # to stay and look on is no value
+            continue  # watching is no value
         elif getattr(parameter, "is_flag", False):
             words += [option]
         else:
@@ -83,7 +83,7 @@ def test_no_argument_of_a_command_does_harm(house: House, name: str, data: st.Da
     before = state_of(folder)
     said = run(*words)
     judged(said, folder)
-    # A refusal leaves no mark, and a look does not either; what the others are for, they do.
+    # Refused and read-only commands write nothing; the others do their work.
     assert state_of(folder) == before or (
         said.code == 0 and (words[0] in {"new", "hold", "sweep", "reconcile", "report"} or "--repair" in words)
     )

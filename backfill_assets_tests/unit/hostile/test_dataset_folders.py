@@ -1,4 +1,4 @@
-"""Dataset folders from a generator: each is loaded as it is meant, or refused with its place; none hides the others."""
+"""Dataset folders from a generator: each is loaded as it is meant, or refused with its place; none hides another."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GOOD = json.loads(json.dumps(yaml.safe_load(WHOLE), default=str))
 
 
 def fresh(root: Path) -> Path:
-    """A folder of datasets with a good one, and one that is to be spoiled."""
+    """A folder of datasets with a good one, and one that the test breaks."""
     shutil.rmtree(root / "datasets", ignore_errors=True)
     write_dataset(root / "datasets", "good", YAML.replace("name: trips", "name: good"))
     return write_dataset(root / "datasets")
@@ -65,7 +65,7 @@ def judged(root: Path) -> Catalog:
         dataset = found.dataset
         assert EARLIEST <= dataset.start <= (dataset.end or dataset.start) <= LATEST
         assert hidden_in(dataset.model_dump_json()) is None
-        # What Dagster and the pipeline make of the days, at both ends.
+        # What Dagster and the pipeline derive from the first and the last day.
         partitions_of(dataset)
         for day in (dataset.start, dataset.end or dataset.start):
             dataset.with_lookback((day,))
@@ -184,7 +184,7 @@ def test_pipes_folders_and_giants_in_place_of_files_are_refused(tmp_path: Path) 
             file.unlink(missing_ok=True)
             {"pipe": os.mkfifo, "folder": os.mkdir, "loop": _loop, "giant": _giant}[kind](file)
     write_dataset(tmp_path / "datasets", "good", YAML.replace("name: trips", "name: good"))
-    # A file that no layer asks for counts if it is one: it is part of the code.
+    # A file that no layer uses still counts: it is part of the code.
     assert set(judged(tmp_path).datasets) == {"good", "d2_pipe", "d2_folder", "d2_loop"}
 
 
@@ -195,7 +195,7 @@ def test_a_folder_without_permission_hides_no_other(tmp_path: Path, monkeypatch:
     looks = Path.iterdir
 
     def refused(path: Path) -> Iterator[Path]:
-        # As for another user; this one may be root.
+        # As another user would see it; this one may be root.
         if path.parent.name == "closed":
             raise PermissionError(13, "Permission denied", str(path))
         return looks(path)

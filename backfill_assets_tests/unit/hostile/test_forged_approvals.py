@@ -1,4 +1,4 @@
-"""Nobody approves or publishes as somebody else: not by tags, run config, arguments or variables of their own."""
+"""No user can approve or publish as another: not by tags, run config, arguments or variables of their own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLAIMS = {
     "backfill_assets/approved": "true", "dagster/user": "anna", "user": "anna", "USER": "anna", CAMPAIGN_TAG: NAME,
     LIVE_TAG: "true", CONTRACT_TAG: '{"row_count": "any"}',
 }  # fmt: skip
-"""Tags by which somebody may hope to be somebody else, or to have been approved."""
+"""Tags by which a user may try to appear as another user, or as approved."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
 
 @pytest.fixture
 def unit(house: House) -> Unit:
-    """A campaign of which every day has passed, and that anna or ben would have to approve."""
+    """A campaign with every day passed, which anna or ben would have to approve."""
     _, unit = house.world.launched(dict.fromkeys(BOTH, DAYS))
     for name in BOTH:
         house.world.build(unit, name, {day: [2] for day in DAYS})
@@ -142,7 +142,7 @@ def test_roles_of_ones_own_environment_do_not_publish(
     assert f"The approval of {ME} as finance-controller does not count: BACKFILL_ASSETS_ROLES" in said.err
     assert house.world.ledger.releases() == ()
     assert f"backfill approve {NAME} --evidence {evidence(unit)}" in run("status", NAME).out.replace("\n", "")
-    # Whoever may approve is asked for the same evidence, and the release names nobody else.
+    # The right approver sees the same evidence, and the release names only them.
     house.world.approve(house.world.ledger.campaign(NAME), "ben")
     assert run("publish", NAME).code == 0
     assert {r.manifest.approved_by for r in house.world.ledger.releases()} == {"ben as finance-controller"}

@@ -30,7 +30,7 @@ from backfill_assets_tests.unit.orchestration.house import House
 pytestmark = pytest.mark.slow
 
 SECRET = "T0SECRET99"
-# A run of Dagster takes longer than all of a reading.
+# A run of Dagster takes longer than all the parsing.
 FEW = max(1, EXAMPLES // 10)
 FILE = "expected_change:\n  amount: -1.5% to -0.8%\n"
 
@@ -157,7 +157,7 @@ def test_many_clauses_are_checked_once_each() -> None:
 
 
 def job_refused(house: House, name: str, config: dict[str, object]) -> tuple[str, str]:
-    """The class of the error that ended a job, and everything that Dagster keeps of its run."""
+    """The class of the error that ended a job, and everything that Dagster stores about its run."""
     job = definitions_of(house.application).get_job_def(name)
     (op,) = [node.name for node in job.nodes]
     with dg.DagsterInstance.ephemeral() as instance:

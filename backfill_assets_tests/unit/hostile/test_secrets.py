@@ -54,7 +54,7 @@ COMMANDS = (
 
 
 def everything_of(error: BaseException) -> str:
-    """The error with all that led to it, as a log would show it."""
+    """The error with its causes, as a log would show it."""
     return "".join(traceback.format_exception(error)) + repr(error)
 
 
@@ -76,7 +76,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
 
 
 def kept_of(application: Application, *layers: str) -> str:
-    """Everything that Dagster keeps of a run that asks for a day of these layers, which cannot go well."""
+    """Everything that Dagster stores about a run for a day of these layers, which must fail."""
     job = definitions_of(application).resolve_implicit_global_asset_job_def()
     with dg.DagsterInstance.ephemeral() as instance:
         done = job.execute_in_process(
@@ -203,7 +203,7 @@ def test_a_url_of_spark_is_used_or_refused_and_its_secrets_are_never_shown(shape
         return
     endpoint = Endpoint.remote(settings.spark_url or settings.computes["big"])
     assert MARK not in f"{settings!r} {endpoint!r} {endpoint.url}"
-    # Spark's own client takes it, with everything that it needs.
+    # Spark's own client accepts it, with everything that it needs.
     builder = channel_builder(endpoint, "00000000-0000-0000-0000-000000000000")
     assert MARK in str(builder.metadata()) + str(builder.token)
 

@@ -1,4 +1,4 @@
-"""Source files from a generator, looked at before Spark reads them: found and understood, or refused by name."""
+"""Source files from a generator, checked before Spark reads them: found and understood, or refused by name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def layout(tmp_path: Path) -> Layout:
 
 def declared(kind: Format, **csv: object) -> Files:
     options = CsvOptions.model_validate(csv)
-    # Not validated: a contract would refuse a header in a Parquet file, and the reader has to get along with any.
+    # Not validated: a contract would refuse a header in a Parquet file, but the reader must handle any.
     return Reference.model_construct(
         format=kind, columns=COLUMNS, optional=(), encoding=Encoding.utf_8, csv=options, path="a"
     )
@@ -75,7 +75,7 @@ def whole() -> bytes:
 
 @st.composite
 def spoiled(draw: st.DrawFn, content: bytes) -> bytes:
-    """The content cut, with bytes put in or turned, or of an encoding or a compression that nobody declared."""
+    """The content cut, with inserted or changed bytes, or in an undeclared encoding or compression."""
     at = draw(st.integers(0, len(content)))
     inserted = draw(st.binary(max_size=30) | texts().map(lambda text: text.encode("utf-8", "surrogatepass")))
     kinds = (
@@ -168,7 +168,7 @@ def test_a_file_that_ends_in_zeros_is_refused(content: bytes, kind: Format, head
         file.write_bytes(content + end)
         with pytest.raises(SourceError, match=r"^a: it ends in zero bytes, so it is incomplete; deliver it again"):
             require_columns(file, "a", declared(kind, header=header))
-    # Such a line is quarantined; blank ones alone are nothing.
+    # Such a line is quarantined; only blank lines are ignored.
     for end in (b"2\0\0", b"2\0\0\n", b"\n \r\n"):
         file.write_bytes(content + end)
         require_columns(file, "a", declared(kind, header=header))
@@ -250,7 +250,7 @@ def test_a_folder_that_is_a_link_to_nothing_is_refused_by_name(
 def test_a_path_that_the_file_system_does_not_let_us_read_is_refused_by_name(
     trips: LoadedDataset, layout: Layout, tmp_path: Path
 ) -> None:
-    """As in a folder without permission, which stops nobody who is root: here the name that a link leads to is too long."""
+    """Like a folder without permission, which would not stop root: here the target name of a link is too long."""
     spelled_out = loaded(write_dataset(tmp_path / "spelled_out", yaml=YAML))
     inside = loaded(write_dataset(tmp_path / "inside", yaml=YAML.replace("{day}.csv", "{day}.csv/a")))
     (layout.sources / "trips" / "2024-01-01.csv").symlink_to("x" * 300)
@@ -270,7 +270,7 @@ def test_a_warehouse_behind_a_circular_link_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def flickering(layout: Layout) -> Iterator[Path]:
-    """A file that comes and goes, as on a network's file system whose listing is older than its files."""
+    """A file that comes and goes, as on a network file system whose listing is older than its files."""
     file, over = layout.sources / "trips" / "2024-01-01.csv", threading.Event()
 
     def flicker() -> None:

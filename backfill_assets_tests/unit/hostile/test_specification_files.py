@@ -1,4 +1,4 @@
-"""Specifications from a generator: each is read as it is meant, or refused with file, line, key and remedy."""
+"""Specifications from a generator: each is read as intended, or refused with file, line, key and remedy."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_check_of_a_file_always_ends(endless: str) -> None:
     found = read_specification(endless + "\n", FILE)
     assert not isinstance(found, LoadedSpecification)
     assert all(len(observed(str(fault))) < 1_000 for fault in found)
-    # Seconds where it was quadratic once, and then for hours; it takes a tenth of one.
+    # It was once quadratic, and took seconds to hours; now it takes a tenth of a second.
     assert time.process_time() - began < 10
 
 

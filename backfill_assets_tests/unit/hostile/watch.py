@@ -1,4 +1,4 @@
-"""What every refusal has to be: early, in words that a terminal may show, and without a trace on disk."""
+"""What every refusal must be: early, in words that a terminal may show, and without a trace on disk."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LEDGER = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db.lock")
 
 @contextmanager
 def little_read() -> Iterator[None]:
-    """This process reads no more than some files of the largest size that is allowed, and is done within seconds.
+    """This process reads no more than some files of the largest allowed size, and is done within seconds.
 
-    Input that is made to take long takes minutes. The seconds are those of its processor; on a busy machine that is slower, too."""
+    Input that is made to be slow takes minutes. The seconds are CPU time; a busy machine makes that slower, too."""
     before, began = _read_so_far(), time.process_time()
     yield
     took = time.process_time() - began
@@ -56,14 +56,14 @@ def calls_of(work: Callable[[], object]) -> int:
 
 @contextmanager
 def nothing_written(folder: Path) -> Iterator[None]:
-    """No file below the folder comes, goes or changes, and no row of a ledger in it."""
+    """No file below the folder appears, disappears or changes, and no row of a ledger in it."""
     before = state_of(folder)
     yield
     assert state_of(folder) == before
 
 
 def observed(error: BackfillError | str) -> str:
-    """The message of a refusal, after a look at its form."""
+    """The message of a refusal, after a check of its form."""
     text = str(error)
     assert text.strip()
     for line in text.splitlines():
@@ -71,7 +71,7 @@ def observed(error: BackfillError | str) -> str:
     return text
 
 
-# What people are to do, or what there may be.
+# The remedy, or the allowed values.
 _REMEDY = re.compile(
     r"\b(write|use|name|remove|drop|give|add|choose|shorten|deliver|correct|see|keep|put|let|set|make|save|move|take|say|rename|quote|"
     r"there are|it has|is one|only|may|at most|more than|longer than|larger than|deeper than|must|should|this is not?)\b",
@@ -83,7 +83,7 @@ _OF_A_WHOLE_FILE = re.compile(
 
 
 def helpful(text: str, file: str, *, line: bool = True) -> None:
-    """A refusal of a file says where, by its line unless it is about the whole file, and what to write instead."""
+    """A refusal of a file says where, by line unless it is about the entire file, and what to write instead."""
     place = re.match(rf"{re.escape(file)}.*?(:\d+)?: ", text)
     assert place, text
     said = text[place.end() :]
@@ -98,7 +98,7 @@ def showable(text: str) -> None:
 
 
 def state_of(folder: Path) -> Mapping[str, str]:
-    """Every file by its content, and of a ledger its rows."""
+    """Every file by its content, and a ledger by its rows."""
     files = {
         str(path.relative_to(folder)): _content(path)
         for path in sorted(folder.rglob("*"))

@@ -13,9 +13,9 @@ from backfill_assets_tests.harness.waiting import wait_for
 def together(
     script: str, url: str, folder: Path, processes: int, turns: int, *, within: Sequence[Sequence[str]] = ()
 ) -> tuple[tuple[str, ...], ...]:
-    """What each process printed; they get url, folder, their number and the turns, and begin once `folder/go` exists.
+    """The output of each process; they get url, folder, their number and the turns, and begin once `folder/go` exists.
 
-    `within` are commands that each of them is run by.
+    `within` are commands that wrap each of them.
     """
     command = [sys.executable, "-c", script, url, str(folder)]
     outer = within or [()] * processes

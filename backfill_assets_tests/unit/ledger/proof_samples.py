@@ -1,4 +1,4 @@
-"""What reviewers look at, comparisons and certificates, that the tests of the ledger share."""
+"""Comparisons and certificates for reviewers, shared by the tests of the ledger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def a_comparison(day: dt.date, attempt: int) -> DayComparison:
 
 
 def a_certificate(days: tuple[dt.date, ...], unit: str = "u_b_1", name: str = "c_1") -> Certificate:
-    """One that did not pass: a day came out differently."""
+    """One that did not pass: a day was not reproduced."""
     ways = (Recomputation("once more", {}), Recomputation("other shuffle", {"spark.sql.shuffle.partitions": "7"}))
     prints = Prints(3, 3, {"delay": "ab:cd"}, {"delay": "0.1"}, "f" * 64)
     row = {"flight": "Zürich 7", "delay: old": 0.1, "delay: new": None}

@@ -1,4 +1,4 @@
-"""Ten thousand days at once: statements stay few, whatever the number of days."""
+"""Ten thousand days in one call: the number of statements does not grow with the days."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SOME = MANY[:2_000]
 
 @pytest.fixture
 def statements() -> Iterator[Callable[[], int]]:
-    """How many statements went to the database since the last question; bulk ones count once."""
+    """How many statements went to the database since the last call; bulk ones count once."""
     seen: list[str] = []
 
     def note(*happened: object) -> None:

@@ -1,4 +1,4 @@
-"""A state machine over campaigns and their journals: whatever is planned, changed and noted, the ledger says the same."""
+"""A state machine over campaigns and their journals: the ledger returns everything that was planned, changed and noted."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class CampaignsAndJournals(RuleBasedStateMachine):
     @precondition(lambda self: bool(getattr(self, "known", None)))
     @rule(data=st.data(), allowed=st.sets(phases, min_size=1), to=phases, turned=knobs, code=codes)
     def change(self, data: st.DataObject, allowed: set[Phase], to: Phase, turned: Knobs, code: str) -> None:
-        # Half of the operators have just looked, the others go by what they once saw.
+        # Half of the operators have just read the campaign, the others use what they once read.
         seen = data.draw(st.sampled_from(sorted(self.now.values(), key=lambda c: c.id)) | st.sampled_from(self.known))
         now = self.now[seen.id]
         action = data.draw(actions.filter(lambda action: action is not Action.planned))

@@ -1,4 +1,4 @@
-"""Several operators change one campaign at the same moment: one wins, all others are told who did what."""
+"""Several operators change one campaign at the same moment: one wins, all others learn who did what."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 PROCESSES = 3
 TURNS = 12
 
-# In even turns the winner's phase keeps the others out, in odd ones only its revision does.
+# In even turns the winner's phase stops the others, in odd turns only its revision does.
 LAUNCH_AT_THE_SAME_MOMENT = """
 import dataclasses, json, sys, time
 from pathlib import Path
@@ -56,7 +56,7 @@ for turn in range(turns):
 
 @dataclass(frozen=True)
 class Race:
-    """What was left behind, and what each process was told, by turn and user."""
+    """What is left in the ledger, and the answer to each process, by turn and user."""
 
     ledger: Ledger
     observed: dict[int, dict[str, str]]
@@ -120,7 +120,7 @@ def test_exactly_one_of_several_threads_that_turn_knobs_together_wins(ledger: Le
 
 
 def test_only_one_of_a_launch_and_a_concurrent_plan_wins(ledger: Ledger) -> None:
-    """Whoever launches has seen the plan that is launched."""
+    """The user who launches has seen the plan that is launched."""
     for turn in range(6):
         seen = ledger.add_campaign(a_campaign(f"race-{turn}"), an_entry(Action.planned, campaign=f"race-{turn}"))
         start = Barrier(2)

@@ -119,7 +119,7 @@ def test_a_plan_made_again_is_stored_with_the_change(ledger: Ledger) -> None:
 def test_a_change_in_the_wrong_phase_says_who_brought_the_campaign_there(ledger: Ledger) -> None:
     planned = ledger.add_campaign(a_campaign(), PLANNED)
     paused = ledger.change_campaign(replace(planned, phase=Phase.paused), {Phase.planned}, PAUSED)
-    # Neither turned knobs nor a note have brought it there.
+    # Neither a turned knob nor a note has changed its phase.
     paused = ledger.change_campaign(paused.turned(max_concurrency=1), {Phase.paused}, an_entry(Action.set, "dora"))
     ledger.note(an_entry(Action.notified, "webhook"))
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Where several hosts write to one ledger its database says what time it is."""
+"""If several hosts write to one ledger, its database gives the time."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_time_is_counted_on_and_asked_again(postgres_url: str, monkeypatch: 
 
     monkeypatch.setattr(module.PostgresClock, "_asked", away)
     assert asked < clock.now() < first + MINUTE
-    # It takes ten seconds to find out that nobody answers: once a minute is enough.
+    # It takes ten seconds to notice that the database does not answer: once a minute is enough.
     asks.clear()
     monkeypatch.setattr(module, "ASK_AGAIN", MINUTE)
     passed = time.clock_gettime

@@ -1,4 +1,4 @@
-"""What the ledger stores comes back to the letter: equal values, equal hashes."""
+"""What the ledger stores comes back exactly: equal values, equal hashes."""
 
 from __future__ import annotations
 

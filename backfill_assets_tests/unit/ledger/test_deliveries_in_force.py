@@ -1,4 +1,4 @@
-"""The ledger's order of deliveries: what happens to them comes out of the database as the domain says, and is written down."""
+"""The ledger's order of deliveries: the database returns their events as the domain defines them, and records each."""
 
 from __future__ import annotations
 

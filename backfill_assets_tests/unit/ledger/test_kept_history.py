@@ -1,4 +1,4 @@
-"""What was released, proven and approved stays as it was written: the database refuses to change it, whoever asks."""
+"""What was released, proven and approved stays as it was written: the database refuses changes by any user."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KEPT = {
 
 @pytest.fixture
 def engine(url: str, ledger: Ledger, clock: FixedClock) -> Iterator[Engine]:
-    """Somebody's own way into a ledger with a committed release, an intent and one that was given up."""
+    """A direct connection to a ledger with a committed release, an intent and one that was given up."""
     unit = ledger.assign(a_launch(march(1, 9)), a_unit(march(1, 9)))
     attempt = ledger.start_attempt(unit.id, "flights", march(1), "r_1", LEASE)
     ledger.add_evidence(attempt.number, [some_evidence(unit.id, attempt.number, march(1)[0])])
@@ -102,7 +102,7 @@ def test_an_intent_can_still_be_finalized_or_given_up_and_one_that_was_given_up_
 
 @pytest.fixture
 def ben(postgres_url: str, clock: FixedClock) -> Iterator[str]:
-    """The URL of ben's own login at a ledger that somebody else owns."""
+    """The URL of ben's own login at a ledger that another login owns."""
     open_ledger(postgres_url, clock).close()
     owner = create_engine(postgres_url)
     with owner.begin() as connection:
@@ -114,7 +114,7 @@ def ben(postgres_url: str, clock: FixedClock) -> Iterator[str]:
 
 
 def _login(connection: Connection, name: str) -> None:
-    """Make a login as the documents tell to."""
+    """Make a login as the documents say."""
     document = (Path(__file__).resolve().parents[3] / "docs" / "production.md").read_text(encoding="utf-8")
     grants = [line for line in document.splitlines() if line.startswith("GRANT ") and line.endswith(" TO ben;")]
     assert grants
@@ -230,7 +230,7 @@ APPEND_ONLY = (
 
 @pytest.fixture
 def full(engine: Engine, ledger: Ledger) -> Engine:
-    """The same way into a ledger that holds something in each table that is append-only."""
+    """The same connection to a ledger with rows in each append-only table."""
     ledger.add_campaign(a_campaign(), an_entry(Action.planned))
     ledger.approve(an_approval(march(1)))
     ledger.add_certificate(a_certificate(march(1), "u_b_1"))
@@ -249,7 +249,7 @@ def changed(value: object) -> object:
 
 
 def _replacements(engine: Engine, table: str) -> Iterator[tuple[str, dict[str, object]]]:
-    """Each way to write a row again that has one of a row's unique keys and another value in one column."""
+    """Each way to rewrite a row with one of its unique keys and another value in one column."""
     found = inspect(engine)
     primary = found.get_pk_constraint(table)["constrained_columns"]
     keys = [primary, *(unique["column_names"] for unique in found.get_unique_constraints(table))]
@@ -259,7 +259,7 @@ def _replacements(engine: Engine, table: str) -> Iterator[tuple[str, dict[str, o
         row = dict(connection.execute(text(f"SELECT rowid AS rowid, * FROM {table} LIMIT 1")).mappings().one())
     for key in keys:
         for column in row.keys() - {*key, "rowid"}:
-            # What another key would find is another row's, or nobody's.
+            # Another key would find another row, or none.
             others = {name: changed(row[name]) for k in keys if k != key for name in k if name not in key}
             own = {name: value for name, value in row.items() if name != "rowid" or ["rowid"] in keys}
             yield f"{key} {column}", {**own, **others, column: changed(row[column])}

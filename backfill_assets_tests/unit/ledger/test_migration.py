@@ -1,4 +1,4 @@
-"""A ledger of each earlier revision: it goes up when it is opened, keeps what it held, and works on."""
+"""A ledger of each earlier revision: it is migrated when it is opened, keeps its rows, and continues to work."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def migrated() -> bool:
 
 
 class Campaigns(NamedTuple):
-    """Everything that a ledger says of campaigns, by its own ways of reading them."""
+    """Everything that a ledger returns about campaigns, by its own methods."""
 
     all: tuple[Campaign, ...]
     journals: tuple[tuple[JournalEntry, ...], ...]
@@ -62,7 +62,7 @@ class Campaigns(NamedTuple):
 
 @pytest.fixture
 def filled(tmp_path: Path, clock: FixedClock) -> Ledger:
-    """A ledger of now that holds something in each table of before."""
+    """A present ledger with rows in each table of the old one."""
     ledger = open_ledger(f"sqlite:///{tmp_path}/filled/ledger.db", clock)
     for by, days in (("b_1", march(1, 9)), ("b_2", march(11, 12))):
         unit = ledger.assign(a_launch(days, by), a_unit(days, by))
@@ -101,7 +101,7 @@ def fill_campaigns(ledger: Ledger) -> None:
 
 
 def laid_out_as_before(url: str, filled: Ledger, revision: str) -> None:
-    """Bring a database to a revision and copy into it what that one knows of."""
+    """Bring a database to a revision and copy all rows into it that this revision knows."""
     engine, source = create_engine(url), filled._database.engine  # noqa: SLF001  # rows as they are
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
@@ -112,7 +112,7 @@ def laid_out_as_before(url: str, filled: Ledger, revision: str) -> None:
         before.reflect(connection)
     now.reflect(source)
     with engine.begin() as connection, source.connect() as reading:
-        # An approval comes after what has happened, and the ledger looks whether it has.
+        # An approval names earlier events, and the ledger checks that they exist.
         for table in sorted(before.sorted_tables, key=lambda table: table.name.startswith("approval")):
             if table.name != "alembic_version":
                 columns = [now.tables[table.name].c[column.name] for column in table.c]
@@ -127,7 +127,7 @@ def laid_out_as_before(url: str, filled: Ledger, revision: str) -> None:
 
 
 def count_on(connection: Connection, table: str) -> None:
-    """Let Postgres count on from rows that brought their numbers along; SQLite does by itself."""
+    """Let Postgres continue counting from rows that were copied with their numbers; SQLite does so by itself."""
     if connection.dialect.name == "postgresql":
         newest = f"SELECT max(number) FROM {table}"
         connection.execute(text(f"SELECT setval(pg_get_serial_sequence('{table}', 'number'), ({newest}))"))
@@ -170,7 +170,7 @@ def test_an_old_ledger_is_migrated_and_keeps_its_rows(
     assert ledger.staged("flights", march(1)) == filled.staged("flights", march(1)) != {}
     assert ledger.holds("flights") == filled.holds("flights") != ()
     assert ledger.releases() == filled.releases() != ()
-    # Nobody wrote down before when attempts ended.
+    # Earlier revisions did not store when attempts ended.
     known = filled.attempts()
     assert ledger.attempts() == (known if revision >= CAMPAIGNS else tuple(replace(a, ended_at=None) for a in known))
     assert [a.state for a in ledger.attempts()] == [AttemptState.running, AttemptState.lost]

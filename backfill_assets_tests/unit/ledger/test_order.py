@@ -1,4 +1,4 @@
-"""Numbers of the ledger say what came before what, whatever the clocks of those who wrote to it said."""
+"""Numbers of the ledger give the order of events, whatever the clocks of the writers said."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ for _ in range(turns):
 
 @dataclass(frozen=True)
 class Race:
-    """What was left behind, and what each process said, by kind."""
+    """What is left in the ledger, and the output of each process, by kind."""
 
     ledger: Ledger
     counted: int
@@ -93,7 +93,7 @@ def test_one_of_overlapping_launches_opens_and_the_others_join_or_are_refused(ra
     assert len(days) == len(set(days)) == 14
     claims = race.ledger.claims("flights", march(TURNS + 1, 31))
     assert claims == {day: unit.id for unit in units for _, day in unit.days}
-    # Two of the three ask for the same days, the third for days shifted by one: of each three one or two are refused.
+    # Two of the three ask for the same days, the third for days shifted by one: one or two of each three are refused.
     assert 7 <= sum(len(refused) for refused in race.said("refused")) <= 14
 
 

@@ -1,4 +1,4 @@
-"""Units over several datasets, and the contents that tell moved files from changed rows."""
+"""Units over several datasets, and the contents that distinguish moved files from changed rows."""
 
 from __future__ import annotations
 

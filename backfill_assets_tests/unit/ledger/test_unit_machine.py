@@ -1,4 +1,4 @@
-"""A state machine over units and claims: whatever is launched, moved and finalized, claims are those of open units."""
+"""A state machine over units and claims: after any launches, moves and releases, the claims are those of open units."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def test_evidence_that_is_not_the_attempts_own_is_refused(ledger: Ledger, unit: 
 
 
 def judged(evidence: DayEvidence, **verdicts: tuple[bool, bool]) -> DayEvidence:
-    """The evidence with verdicts by check: whether it passed, whether it blocks."""
+    """The evidence with verdicts by check: (passed, blocks)."""
     made = (
         Verdict(name, evidence.day, passed, Severity.error, blocks, "", "")
         for name, (passed, blocks) in verdicts.items()

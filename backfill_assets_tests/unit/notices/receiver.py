@@ -1,4 +1,4 @@
-"""A real HTTP server on this machine that stands for the receiver of notices."""
+"""A real HTTP server on this machine that acts as the receiver of notices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECRET = "T0SECRET"
 
 
 class Receiver(HTTPServer):
-    """Answers with the given status codes in turn, then with the last one for ever, and keeps what it got."""
+    """Answers with the given status codes in turn, then always with the last one, and keeps what it got."""
 
     def __init__(self, *answers: int) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -39,7 +39,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class calls it so
-        """Keep quiet."""
+        """Print nothing."""
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def receiver(*answers: int) -> Iterator[Receiver]:
 
 @contextmanager
 def dripping() -> Iterator[str]:
-    """The URL of a receiver that answers a byte at a time and never comes to an end, as long as the block lasts."""
+    """The URL of a receiver that answers byte by byte without end, within the block."""
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.05)

@@ -1,4 +1,4 @@
-"""Notices go to whoever asked for them, again if need be, and are never a reason for anything to fail."""
+"""Notices go to the receivers that asked for them, with retries, and never make anything fail."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
 
 @pytest.fixture
 def clock_of_the_house(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every application that is opened has the time of the house."""
+    """Every opened application has the time of the house."""
     monkeypatch.setattr(SystemClock, "now", lambda _: house.world.clock.now())
 
 

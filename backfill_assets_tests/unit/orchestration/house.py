@@ -34,7 +34,7 @@ D1 = day(1)
 
 
 class House:
-    """`sales`, and `totals` built from it; whoever opens an application by the environment opens this one."""
+    """`sales`, and `totals` built from it; an application that is opened by the environment is this one."""
 
     def __init__(
         self, folder: Path, environ: pytest.MonkeyPatch, *, lookback: int = 0, publication: str = "auto"
@@ -63,7 +63,7 @@ class House:
         self.world.basis = self.application.basis
 
     def unit(self, data: Mapping[dt.date, Sequence[int]], names: Sequence[str] = BOTH) -> Unit:
-        """An open unit with passing evidence of everything."""
+        """An open unit with passing evidence for everything."""
         unit = self.world.open_unit(dict.fromkeys(names, tuple(data)))
         for name in names:
             self.world.build(unit, name, data)
@@ -82,7 +82,7 @@ class House:
 def materialize(
     house: House, *assets: str, partition: dt.date = D1, tags: Mapping[str, str] | None = None, ended: str = ""
 ) -> str:
-    """What a run of these assets fails with; empty if it does not. `ended` is a backfill another run of which ended well."""
+    """The error of a run of these assets; empty if it succeeds. `ended` is a backfill with another run that succeeded."""
     job = definitions_of(house.application).resolve_implicit_global_asset_job_def()
     with dg.DagsterInstance.ephemeral() as instance:
         if ended:

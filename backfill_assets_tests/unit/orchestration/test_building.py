@@ -1,4 +1,4 @@
-"""Two launches at work on the same days: who waits for whom, and what is left to build afterwards."""
+"""Two launches working on the same days: which one waits, and what is left to build afterwards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Step:
     runs: dict[str, Any]
 
     def other(self, run: str, *days: dt.date, finished: bool = False) -> Attempt:
-        """Another run's attempt, which Dagster takes for finished or not."""
+        """Another run's attempt, which Dagster counts as finished or not."""
         self.runs[run] = SimpleNamespace(is_finished=finished)
         return self.house.world.ledger.start_attempt(self.unit.id, "sales", days, run, LEASE)
 
@@ -71,7 +71,7 @@ def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Step]:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
-    """What happens while a launch waits: one thing between each look and the next; a look more fails."""
+    """What happens while a launch waits: one event between each two checks; one check more fails."""
     events: list[Callable[[], object]] = []
     monkeypatch.setattr(batches, "time", SimpleNamespace(sleep=lambda _: events.pop(0)()))
     return events

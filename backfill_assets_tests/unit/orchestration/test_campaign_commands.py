@@ -1,4 +1,4 @@
-"""Commands and jobs on campaigns: no unit's name leads round its campaign, and hints name what is to be typed."""
+"""Commands and jobs on campaigns: no unit's name bypasses its campaign, and hints name the command to type."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def run(*words: str) -> str:
 
 
 def validated(house: House) -> Unit:
-    """A campaign without approval whose every day has passed."""
+    """A campaign that needs no approval, with every day passed."""
     _, unit = house.world.launched(TARGETS, approval={"required": False})
     for name in BOTH:
         house.world.build(unit, name, {d: [2] for d in DAYS})
@@ -141,7 +141,7 @@ def test_days_that_moved_since_the_plan_are_named_at_the_launch(house: House, ta
         house.world.planned(TARGETS, backfill_id=name)
     said = run("launch", NAME, "--explain")
     assert "steps" in said
-    # The plans of this world were made of no inputs at all.
+    # The plans of this world were made without any inputs.
     assert "built from the current inputs: sales 2026-01-01..2026-01-03; totals 2026-01-01..2026-01-03" in said
     assert house.world.ledger.campaign(NAME).phase is Phase.planned
     assert taken == []

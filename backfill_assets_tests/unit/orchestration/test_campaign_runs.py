@@ -1,4 +1,4 @@
-"""How the runs of a campaign stand before its gate: on a real ledger, with files, and with hours that pass at once."""
+"""How the runs of a campaign wait for its gate: on a real ledger, with files, and with hours that pass immediately."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Paving:
 
 
 class Runs:
-    """The runs of a world's newest backfill, with the real doors; whoever looks at a gate again lets time pass."""
+    """The runs of a world's newest backfill, with the real gates; each new check of a gate lets time pass."""
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         clock = world.clock
@@ -79,7 +79,7 @@ class Runs:
         )
 
     def work(self) -> bool:
-        """One run over all days of the newest backfill; whether it came to its end."""
+        """One run over all days of the newest backfill; returns whether it finished."""
         self.count += 1
         run = SimpleNamespace(tags={CAMPAIGN_TAG: NAME}, run_id=f"run_{self.count}", root_run_id=None)
         log = SimpleNamespace(info=lambda _: None)

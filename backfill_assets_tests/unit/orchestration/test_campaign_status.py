@@ -134,7 +134,7 @@ def test_after_a_certificate_that_did_not_pass_the_next_step_is_to_change_the_mo
 
 
 def certificate(proven: DayEvidence, at: dt.datetime) -> Certificate:
-    """One that speaks of this evidence, and has passed."""
+    """A certificate for this evidence that has passed."""
     way = Recomputation("as configured", {})
     prints = Prints(1, 1, {}, {}, proven.measured.shadow.fingerprint)
     origin = origin_of(proven.basis.inputs, proven.basis.upstream)

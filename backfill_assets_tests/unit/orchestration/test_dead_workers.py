@@ -1,4 +1,4 @@
-"""Runs whose process is gone without a word: who finds them, by what, and who is left in peace. With real processes."""
+"""Runs whose process died without reporting: how they are found, and which runs are left alone. With real processes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def gone_server() -> Mapping[str, str]:
 
 
 class Look:
-    """The sensor as the daemon asks it: what it keeps between two looks is all that it knows of the first."""
+    """The sensor as the daemon calls it: its cursor is all that it keeps from one check to the next."""
 
     def __init__(self, house: House, instance: dg.DagsterInstance) -> None:
         self.house, self.instance = house, instance
@@ -68,7 +68,7 @@ class Look:
     def started(
         self, *pids: int, tags: Mapping[str, str], status: dg.DagsterRunStatus = STARTED, location: str = "ours"
     ) -> dg.DagsterRun:
-        """A run of this status, whose processes have said their numbers as Dagster's do."""
+        """A run of this status, whose processes have reported their ids as Dagster's do."""
         origin = RemoteJobOrigin(
             RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(location), "__repository__"), "job"
         )
@@ -79,7 +79,7 @@ class Look:
         return run
 
     def again(self) -> str:
-        """Look once; how many runs were ended, in the sensor's words."""
+        """Check once; returns how many runs were ended, in the sensor's words."""
         origin = RegisteredCodeLocationOrigin("ours")
         context = dg.SensorEvaluationContext(
             None, cursor=self._cursor, instance=self.instance, code_location_origin=origin
@@ -97,13 +97,13 @@ class Look:
 
     @property
     def ended(self) -> int | None:
-        """The process of the run that is gone, as the doctor hears of it."""
+        """The dead process of the run, as the doctor sees it."""
         (run,) = self.events.at_work()
         return run.ended_process
 
     @property
     def lives(self) -> bool:
-        """Whether two looks leave the run as it is."""
+        """Whether two checks leave the run as it is."""
         return {self.again(), self.again()} == {"every worker is alive"} and self.status is STARTED
 
     def attempt(self) -> Attempt:
@@ -117,7 +117,7 @@ def look(house: House, instance: dg.DagsterInstance) -> Look:
 
 
 def dead() -> int:
-    """The number of a process of this host that is gone."""
+    """The id of a dead process of this host."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     return process.pid
@@ -192,7 +192,7 @@ def test_a_run_that_reports_its_end_between_two_checks_is_left_as_reported(look:
     look.again()
     assert ended_process(look.instance, run, {}, "ours") == pid
     look.instance.report_run_canceled(run)
-    assert ended_process(look.instance, run, {}, "ours") is None  # as the run was before it said so
+    assert ended_process(look.instance, run, {}, "ours") is None  # as the run was before it reported this
     assert (look.again(), look.status) == ("every worker is alive", CANCELED)
 
 
@@ -246,7 +246,7 @@ def test_a_run_without_an_attempt_is_its_own_code_servers_even_if_that_was_resta
     look: Look, gone_server: Mapping[str, str]
 ) -> None:
     look.started(dead(), tags=gone_server)
-    assert look.ended is None  # a command cannot tell: it may be of another host
+    assert look.ended is None  # a command cannot know: it may be of another host
     look.again()
     assert (look.again(), look.status) == ("1 runs of dead workers ended", FAILURE)
 

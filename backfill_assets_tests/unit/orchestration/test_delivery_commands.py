@@ -1,4 +1,4 @@
-"""`backfill deliveries` and `backfill withdraw`: what counts and why, taken out and back; days that stand on it are found."""
+"""`backfill deliveries` and `backfill withdraw`: what counts and why, withdrawn and restored; days that depend on it are found."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["dagster"]
 D1, D2 = day(1), day(2)
 FILE = f"x/{D1}.csv"
 NO_SPARK = cast("SparkSession", None)
-"""Nothing of what is refused here gets that far."""
+"""The refused commands of this test do not get that far."""
 
 
 def run(*words: str) -> str:

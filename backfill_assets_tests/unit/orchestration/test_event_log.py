@@ -1,4 +1,4 @@
-"""What every event log promises the doctor, tried on Dagster's and on the one that tests use instead."""
+"""What every event log guarantees the doctor, tested on Dagster's and on the one that tests use instead."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Scene:
             self.instance.report_runless_asset_event(event)
 
     def released(self, data: dict[dt.date, list[int]]) -> dict[str, str]:
-        """Release both datasets of the house together; the release by dataset."""
+        """Release both datasets of the house together; returns the release by dataset."""
         unit = self.house.released(data)
         found = {r.manifest.dataset: r.manifest.release for r in self.house.world.ledger.releases(unit=unit.id)}
         self.kept.datasets |= {release: name for name, release in found.items()}

@@ -20,7 +20,7 @@ D1, D2, D3 = day(1), day(2), day(3)
 
 
 class Dagster:
-    """Stands where Dagster takes backfills, and keeps what it was given."""
+    """Takes the place of Dagster's launch of backfills, and keeps what it was given."""
 
     def __init__(self) -> None:
         self.taken: list[Backfill] = []

@@ -163,7 +163,7 @@ def test_the_sensor_says_that_nothing_is_late(application: Application) -> None:
 
 
 class Late:
-    """Stands in for the look at the files: these days are late."""
+    """Replaces the check of the files: these days are late."""
 
     def __init__(self, *days: LateDay, broken: str = "") -> None:
         self.days = days
@@ -176,7 +176,7 @@ class Late:
 
 
 def _look(application: Application, *days: LateDay, after: Sequence[tuple[str, dg.DagsterRunStatus]] = ()) -> Any:
-    """What the sensor says of these days, after runs for some of them (by their tag) that ended so."""
+    """What the sensor says of these days, after runs for some of them (by their tag) with this status."""
     vars(application)["late_deliveries"] = Late(*days)
     return _evaluated(application, after)
 
@@ -239,7 +239,7 @@ def test_a_gap_that_a_live_run_is_working_on_is_left_to_it(application: Applicat
         sensor = definitions.resolve_sensor_def("late_deliveries")
         daily = create_run_for_test(instance, job_name="live_rides", status=dg.DagsterRunStatus.STARTED, tags=tags)
         assert not sensor.evaluate_tick(context).run_requests
-        # Refused for a claim, say.
+        # For example refused because of a claim.
         instance.report_run_failed(daily)
         (request,) = sensor.evaluate_tick(context).run_requests or []
         assert (request.partition_key, request.run_key) == ("2024-03-01", "rides:2024-03-01:d1gest")

@@ -1,4 +1,4 @@
-"""What a plan lists is what its launch does: the backfills of a whole campaign against the steps that were shown."""
+"""What a plan lists is what its launch does: the backfills of a complete campaign against the steps that were shown."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def planned(house: House) -> Campaign:
 
 
 def led_to_its_end(house: House, services: Services, scheduler: Scheduler) -> list[BackfillRequest]:
-    """Build what each backfill asks for until nothing is launched any more; the backfills."""
+    """Build what each backfill asks for until no more is launched; returns the backfills."""
     unit = house.world.ledger.unit(house.world.ledger.campaign(NAME).unit)
     built = 0
     while built < len(scheduler.requests):

@@ -49,7 +49,7 @@ def run(*arguments: str) -> Result:
 
 
 def sentence(house: House, unit: str) -> str:
-    """What the report of a unit says as it was last written."""
+    """The last written report of a unit."""
     text = (house.application.settings.reports / unit / "review.json").read_text(encoding="utf-8")
     return str(json.loads(text)["judgement"]["sentence"])
 
@@ -149,7 +149,7 @@ def test_changed_models_are_not_reported_as_no_change_where_no_day_could_be_comp
     text = run("diff-history", "--models", "HEAD", "--partitions", "2026-02-01").output
     assert "Nothing changes" not in text
     assert "`sales` changed, but was not compared: nothing of it is published on 2026-02-01." in text
-    # Nobody knows what was delivered of it: that is a fault of this dataset, not the end of the comment.
+    # Its deliveries are unknown: that is a problem of this dataset, and the comment continues.
     done = run("diff-history", "--models", "HEAD")
     assert done.exit_code == 1
     assert "### `sales`: could not be computed" in done.output

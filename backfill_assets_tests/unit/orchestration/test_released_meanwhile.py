@@ -1,4 +1,4 @@
-"""A launch whose days another one has released since it was made finds them done, as long as nothing has moved."""
+"""A launch finds its days done if another launch has released them meanwhile and nothing has moved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from backfill_assets_tests.unit.orchestration.house import BOTH, House, material
 pytestmark = pytest.mark.slow
 
 D1, D2 = day(1), day(2)
-# Releases of these tests are made after their launches, and by a clock that may still be right.
+# Releases of these tests are made after their launches, by a clock that may still be right.
 LATER = AHEAD - dt.timedelta(minutes=1)
 
 

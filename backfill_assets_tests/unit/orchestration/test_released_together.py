@@ -1,4 +1,4 @@
-"""Launches in Dagster over two connected datasets: what is targeted, and that the whole unit is released or nothing."""
+"""Launches in Dagster over two connected datasets: what is targeted, and that either the complete unit or nothing is released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report in Dagster's metadata: of releases, of units that wait for somebody, and never in the way."""
+"""The report in Dagster's metadata: for releases, for units that wait for publication, and never blocking anything."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ D1, D2 = day(1), day(2)
 
 
 def published(house: House) -> Mapping[str, object]:
-    """What Dagster is told of the day that a run publishes."""
+    """What is reported to Dagster about the day that a run publishes."""
     job = definitions_of(house.application).resolve_implicit_global_asset_job_def()
     with dg.DagsterInstance.ephemeral() as instance:
         done = job.execute_in_process(
@@ -75,7 +75,7 @@ def test_a_release_that_is_reported_again_keeps_the_page_that_was_written_after_
     os.utime(page, (later, later))
     assert report_metadata(house.application, unit, log, again=True) == first
     assert page.read_text() == "as it was"
-    # One of before the release says that it is ready.
+    # A report from before the release says that it is ready.
     os.utime(page, (later - 120, later - 120))
     report_metadata(house.application, unit, log, again=True)
     assert "Published" in page.read_text()
@@ -125,8 +125,8 @@ def test_nothing_named_and_both_named_are_refused(house: House) -> None:
         assert isinstance(CliRunner().invoke(app, ["report", *words]).exception, UnitError)
 
 
-def told_of(house: House, unit: Unit) -> list[Mapping[str, object]]:
-    """The metadata of what a run says of a unit after its checks."""
+def reported_for(house: House, unit: Unit) -> list[Mapping[str, object]]:
+    """The metadata that a run reports about a unit after its checks."""
 
     @dg.op
     def look(context: dg.OpExecutionContext) -> None:
@@ -144,13 +144,13 @@ def test_a_unit_that_waits_for_publication_is_reported_once_it_is_complete(house
     unit = house.world.open_unit({"sales": [D1, D2]})
     house.world.build(unit, "sales", {D1: [1]})
     house.world.ledger.set_mode(unit.id, ReleaseMode.manual)
-    assert told_of(house, unit) == []
+    assert reported_for(house, unit) == []
     house.world.build(unit, "sales", {D2: [2]})
-    (said,) = told_of(house, unit)
+    (said,) = reported_for(house, unit)
     assert str(said["review"]).startswith("Ready to publish: 2 of 2 days pass")
     assert Path(str(said["report"])).is_file()
     house.world.ledger.set_mode(unit.id, ReleaseMode.auto)
-    assert told_of(house, unit) == []
+    assert reported_for(house, unit) == []
 
 
 def test_an_error_before_the_report_fails_no_step(house: House, capfd: pytest.CaptureFixture[str]) -> None:
@@ -159,10 +159,10 @@ def test_an_error_before_the_report_fails_no_step(house: House, capfd: pytest.Ca
     house.world.ledger.set_mode(unit.id, ReleaseMode.manual)
     publisher = house.application.publisher
     house.application.publisher = replace(publisher, warehouse=replace(publisher.warehouse, tables={}))
-    assert told_of(house, unit) == []
-    assert "report" not in capfd.readouterr().err  # nothing is surveyed before all days have passed
+    assert reported_for(house, unit) == []
+    assert "report" not in capfd.readouterr().err  # nothing is reviewed before all days have passed
     house.world.build(unit, "sales", {D2: [1]})
-    assert told_of(house, unit) == []
+    assert reported_for(house, unit) == []
     assert f"unit {unit.id}: its report could not be written" in capfd.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""`backfill rollback --dry-run` says what the rollback would do, and whatever would refuse it."""
+"""`backfill rollback --dry-run` says what the rollback would do, and everything that would refuse it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tried(release: str, *options: str) -> tuple[int, str]:
 
 
 def refused(release: str, *options: str) -> str:
-    """What the rollback itself is refused with."""
+    """The refusal of the rollback itself."""
     done = CliRunner().invoke(app, ["rollback", release, "--reason", "no", *options])
     assert isinstance(done.exception, RollbackError)
     return f"would be refused: {' '.join(str(done.exception).split())}"

@@ -121,7 +121,7 @@ def test_a_day_whose_models_keep_no_row_is_refused_unless_a_published_one_is_pro
     assert verdict("not_empty", EMPTIED, contract=promise).passed
     assert not verdict("not_empty", new, contract=promise).passed
     assert not verdict("not_empty", EMPTIED, with_checks(row_count={"tolerance": "100%"})).passed
-    # Files of later days do not tell whether the day has rows.
+    # Files of later days do not show whether the day has rows.
     assert verdict("not_empty", replace(source(rows=0, rows_read=50), shadow=NOTHING)).passed
     assert not verdict("not_empty", new, with_checks(not_empty={"severity": "warn"})).refuses
 
@@ -149,7 +149,7 @@ def test_a_day_is_checked_for_the_days_that_it_looks_back_at() -> None:
     )
     tolerant = dataset(source=PLAIN["source"] | {"on_missing": "pass"})
     assert verdict("source_present", short, tolerant).passed
-    # Each day has the limit for itself.
+    # The limit applies to each day separately.
     assert verdict("corrupt_rows", source(faulty_before=(replace(bad, bad_rows=1),))).passed
 
 

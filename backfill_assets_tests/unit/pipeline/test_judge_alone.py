@@ -1,4 +1,4 @@
-"""Which days of a batch are built alone as well, and what is said of them."""
+"""Which days of a batch are also built alone, and what is said of them."""
 
 from __future__ import annotations
 

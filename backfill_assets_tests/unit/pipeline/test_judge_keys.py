@@ -1,4 +1,4 @@
-"""Rows that go while others come under other keys: refused unless they are explained, promised or tolerated."""
+"""Removed rows with new rows under other keys: refused unless they are explained, promised or tolerated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps a batch has to answer for; nothing is published outside of the unit here, so that no Spark is needed."""
+"""Which steps a batch is checked for; nothing is published outside of the unit here, so no Spark is needed."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ RAW = {"raw": {DAYS[0]: "as landed"}, "staging": {DAYS[0]: "as staged"}}
 
 
 class Engine:
-    """Recomputes every day to the same amounts, unless a way of it is told to come out otherwise."""
+    """Recomputes every day to the same amounts, unless a test sets other amounts for a recomputation."""
 
     def __init__(self, world: World, amounts: Collection[int] = (2,)) -> None:
         self.world, self.amounts = world, tuple(amounts)

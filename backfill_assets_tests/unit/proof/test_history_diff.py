@@ -1,4 +1,4 @@
-"""The comment of a pull request: figures, rows and columns that a change of models would make others, and nothing else."""
+"""The comment of a pull request: exactly the figures, rows and columns that a change of models would change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run one release or rollback in a process of its own; it kills itself at a named step."""
+"""Run one release or rollback in a separate process, which kills itself at a named step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONTEXT.set_forkserver_preload([__name__])
 
 
 def start(world: World, what: str, target: str, where: str = "never:1", first_id: int = 1000) -> BaseProcess:
-    """`where` is a step and which occurrence of it is the last, such as `commit:2`; `never:1` lives on."""
+    """`where` is a step and its last occurrence, such as `commit:2`; `never:1` survives."""
     arguments = (world.folder, world.described, (what, target), where, first_id)
     process = _CONTEXT.Process(target=_run, args=arguments)
     process.start()

@@ -1,4 +1,4 @@
-"""Writers and readers of one published table, each in a process of its own, and the model of what may be seen meanwhile."""
+"""Writers and readers of one published table, each in a process of its own, and the model of what readers may see meanwhile."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ Seen = Mapping[dt.date, Sequence[int]]
 
 
 class Model:
-    """What readers see after each release, told by what the writers meant and by nothing that the table says."""
+    """What readers see after each release, derived only from the writers' intentions and not from the table."""
 
     def __init__(self) -> None:
         self._now: dict[dt.date, tuple[int, ...]] = {}
         self._before: dict[str, dict[dt.date, tuple[int, ...]]] = {}
 
     def publish(self, release: str, brought: Seen) -> str:
-        """Take the next release and the rows that it brings, by day; the fingerprint of what readers see from then on."""
+        """Take the next release and its rows, by day; returns the fingerprint of what readers see from then on."""
         self._before[release] = {d: self._now.get(d, ()) for d in brought}
         self._now |= {d: tuple(amounts) for d, amounts in brought.items()}
         return fingerprint(self._now)
 
     def undo(self, release: str, undoes: str, days: Iterable[dt.date]) -> str:
-        """Take the next rollback, which is of these days; the fingerprint of what readers see from then on."""
+        """Take the next rollback, of these days; returns the fingerprint of what readers see from then on."""
         return self.publish(release, {d: self._before[undoes][d] for d in days})
 
 
@@ -66,18 +66,18 @@ class Said:
 
     @property
     def releases(self) -> set[str]:
-        """Every commit that somebody made."""
+        """Every commit of all writers."""
         return {*self.published, *self.undone}
 
 
 def fingerprint(seen: Seen) -> str:
-    """The same for the same rows; days without rows are as good as absent."""
+    """Equal for equal rows; days without rows count as absent."""
     rows = sorted((str(d), sorted(amounts)) for d, amounts in seen.items() if amounts)
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
 
 def start_writer(folder: Path, number: int, commits: int, seed: int) -> BaseProcess:
-    """A process that publishes, and now and then rolls back, until it has made so many commits."""
+    """A process that publishes, and sometimes rolls back, until it has made so many commits."""
     process = _CONTEXT.Process(target=_write, args=(folder, number, commits, seed))
     process.start()
     return process
@@ -114,7 +114,7 @@ def _documents(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
 def stress_world(folder: Path, first_id: int = 0) -> World:
     """The world that all processes share, in the machine's time: it orders releases and ends locks for all of them."""
     made = World(folder, first_id=first_id, clock=SystemClock())
-    # On a busy machine a writer may wait long for the others: that is no fault.
+    # On a busy machine a writer may wait long for the others: that is no error.
     made.wait = dt.timedelta(minutes=10)
     return made
 
@@ -129,7 +129,7 @@ class _Writer:
         self.mine: list[str] = []
 
     def step(self) -> int:
-        """Publish or roll back; how many commits it made, 0 if it was refused as it may be."""
+        """Publish or roll back; returns how many commits it made, 0 after an allowed refusal."""
         if self.mine and self.random.random() < _UNDO_SHARE:
             return self._undo(self.mine.pop(self.random.randrange(len(self.mine))))
         days = sorted(self.random.sample(DAYS, self.random.randint(1, _MOST_DAYS)))
@@ -143,23 +143,23 @@ class _Writer:
             brought = {d: self._amounts() for d in days}
             self._say(unit=unit.id, built={d.isoformat(): amounts for d, amounts in brought.items()})
             self.world.build(unit, "sales", brought)
-            # Refused if somebody has rolled back a release of these days since they were built.
+            # Refused if a release of these days was rolled back since they were built.
             with contextlib.suppress(EvidenceError):
                 outcome = self.world.publisher().release(unit.id)
                 self.mine.append(outcome.release)
-                return self._told_of(outcome)
+                return self._reported(outcome)
 
     def _publish_for_its_owner(self, unit: str) -> int:
-        """Two publishers of one unit: it may not be built yet, or be published by now, or be rolled back.
+        """Two publishers of one unit: it may not be built yet, already published, or rolled back.
 
-        Rolled back, it claims its days again, and by then they may be claimed by another unit.
+        After a rollback it claims its days again, which another unit may have claimed meanwhile.
         """
         try:
-            return self._told_of(self.world.publisher().release(unit))
+            return self._reported(self.world.publisher().release(unit))
         except (ClaimedDaysError, EvidenceError, UnitError):
             return 0
 
-    def _told_of(self, outcome: Released | AlreadyReleased) -> int:
+    def _reported(self, outcome: Released | AlreadyReleased) -> int:
         if isinstance(outcome, AlreadyReleased):
             return 0
         self._say(published=outcome.release, unit=outcome.unit)
@@ -174,7 +174,7 @@ class _Writer:
         return 1
 
     def _amounts(self) -> list[int]:
-        # Never none: a day must not look as it did before by chance, or what was built on it would be good again.
+        # Never none: if a day looked as before by chance, the evidence built on it would be current again.
         count = self.random.randint(1, 3)
         self.amount += count
         return list(range(self.amount - count, self.amount))
@@ -194,7 +194,7 @@ def _write(folder: Path, number: int, commits: int, seed: int) -> None:
 def _read(folder: Path, number: int) -> None:
     home, last, test = stress_world(folder).homes["sales"], -1, multiprocessing.parent_process()
     with (folder / f"reader_{number}.jsonl").open("a", encoding="utf-8") as out:
-        # A test that was killed must not leave it polling for ever.
+        # If the test is killed, the reader must not poll for ever.
         while test is not None and test.is_alive() and not (folder / STOP).exists():
             if not DeltaTable.is_deltatable(str(home)):
                 continue

@@ -1,4 +1,4 @@
-"""Many processes publish to one table at once while others read it: nothing is lost, and nobody sees what never was."""
+"""Many processes publish to one table while others read it: nothing is lost, and no reader sees a state that never was."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_nothing_is_lost_and_nothing_is_mixed_when_many_processes_publish_at_onc
 
 
 def assert_log_is_what_was_meant(world: World, meant: Said) -> dict[int, str]:
-    """Each commit is one that a writer told of, with just its files, once; what readers see at each version."""
+    """Each commit is one that a writer reported, with exactly its files, once; returns what readers see at each version."""
     home, model = world.homes["sales"], Model()
     records = {r.manifest.release: r for r in world.ledger.releases("sales")}
     finalized = {name for name, r in records.items() if r.state is ReleaseState.finalized}
@@ -103,15 +103,15 @@ def assert_log_is_what_was_meant(world: World, meant: Said) -> dict[int, str]:
 
 
 def assert_readers_saw_only(states: Mapping[int, str], seen: Sequence[tuple[int, str]]) -> None:
-    """What a reader saw at a version is what the model has there."""
+    """What a reader saw at a version equals the model."""
     assert [(v, rows) for v, rows in seen if states.get(v) != rows] == [], "a reader saw other rows"
 
 
-# What the assertions above are worth: each must fail on a log that was damaged in its way.
+# The assertions above are tested: each must fail on a log that was damaged in its way.
 
 
 class Scene:
-    """A few commits by one writer, who tells of them as the writers of the stress test do."""
+    """A few commits by one writer, who reports them like the writers of the stress test."""
 
     def __init__(self, folder: Path) -> None:
         self.world = stress_world(folder)
@@ -140,7 +140,7 @@ class Scene:
         return self.world.ledger.release(release).manifest
 
     def rollback_to(self, release: str) -> Manifest:
-        """A rollback of the third release that brings back the files of this one, told of and not yet made."""
+        """A rollback of the third release that restores the files of this one, reported but not yet made."""
         now, (files,) = self.world.clock.now(), [s.add for s in self.manifest(release).days if s.day == day(0)]
         swap = DaySwap(day(0), self.manifest(self.third).added, files)
         kind = ReleaseKind.rollback
@@ -178,7 +178,7 @@ def without(kind: str) -> Callable[[Scene], None]:
 
 
 def overwritten(scene: Scene) -> None:
-    """Two were committed as the same version, and the later one has won."""
+    """Two commits have the same version, and the later one has won."""
     scene.file(3).unlink()
     scene.publish({day(2): [5]})
 
@@ -199,11 +199,11 @@ def in_two_commits(scene: Scene) -> None:
     scene.write(4, [line for line in lines if line not in gone])
 
 
-def of_nobody(scene: Scene) -> None:
+def release_of_no_writer(scene: Scene) -> None:
     del scene.published[scene.third]
 
 
-def of_somebody_else(scene: Scene) -> None:
+def commit_of_another_writer(scene: Scene) -> None:
     write_deltalake(scene.world.homes["sales"], rows_of({day(1): [9]}), mode="append")
 
 
@@ -221,8 +221,8 @@ DAMAGES: dict[str, tuple[Callable[[Scene], None], str]] = {
     "a rollback brings back another release": (of_another_release, "other rows"),
     "a release is finalized and was never committed": (only_in_the_ledger, "a commit is lost"),
     "a release is made in two commits": (in_two_commits, "a commit is no release"),
-    "a release is nobody's": (of_nobody, "the ledger has other releases"),
-    "somebody else commits": (of_somebody_else, "a commit is no release"),
+    "a release is nobody's": (release_of_no_writer, "the ledger has other releases"),
+    "somebody else commits": (commit_of_another_writer, "a commit is no release"),
 }
 
 

@@ -35,7 +35,7 @@ def die(observed: Observed, world: World, what: str, target: str, where: str) ->
     process = start(world, what, target, where)
     process.join(120)
     assert process.exitcode == -signal.SIGKILL
-    # The dead holder's lock runs out.
+    # The dead holder's lock expires.
     world.clock.advance(dt.timedelta(minutes=5))
     observed.found(*explained(world))
 
@@ -296,7 +296,7 @@ def test_a_forged_manifest_is_not_used(observed: Observed, world: World) -> None
     found = lost_ledger(world)
     assert [r.kind for r in found.reconcile().run()] == [SettlementKind.forged]
     assert found.ledger.releases("sales") == ()
-    # What no repair may decide: the manifest that was committed is only in a backup.
+    # No repair may decide this: only a backup has the committed manifest.
     assert [(f.what, f.repair) for f in found.doctor().examine()] == [
         (f"release {release} is in the Delta log of sales, but not in the ledger", None),
         (f"the manifest of release {release} on disk is not the one that was committed", None),

@@ -1,4 +1,4 @@
-"""The table `data_releases` says what the ledger says, and never stands in the way of a release."""
+"""The table `data_releases` says what the ledger says, and never blocks a release."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_concurrent_writers_leave_the_newest_rows(campaigns: World, tmp_path: Pa
     def refresh(world: World) -> None:
         try:
             world.data_releases.refresh()
-        except Exception as error:  # noqa: BLE001  # told below
+        except Exception as error:  # noqa: BLE001  # reported below
             errors.append(error)
         finally:
             world.close()

@@ -1,4 +1,4 @@
-"""Which days a preview shows new, from which attempt, and when it goes."""
+"""Which days a preview shows new, from which attempt, and when it is dropped."""
 
 from __future__ import annotations
 

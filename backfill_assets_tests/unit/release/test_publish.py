@@ -283,7 +283,7 @@ def test_a_rolled_back_unit_is_published_again_with_the_same_evidence(world: Wor
     assert again.release != first.release
     assert world.content() == {d: [2] for d in DAYS}
     assert world.ledger.unit(unit.id).state is UnitState.published
-    # The clock stands still here: both publications have one moment.
+    # The clock is stopped here: both publications have the same time.
     assert isinstance(world.publisher().release(unit.id), AlreadyReleased)
 
 

@@ -29,7 +29,7 @@ def second(world: World) -> str:
 
 
 def overwrite(world: World, date: dt.date) -> None:
-    """Somebody writes the day past all releases."""
+    """Another writer changes the day outside of any release."""
     write_deltalake(world.homes["sales"], rows_of({date: [99]}), mode="overwrite", predicate=f"day = '{date}'")
 
 
@@ -285,7 +285,7 @@ def test_releases_that_a_restored_ledger_has_lost_come_before_the_next_release(w
 
 
 def test_a_release_waits_for_those_that_a_restored_ledger_has_lost(world: World) -> None:
-    """Somebody held the table's lock: the release went on without what was lost, which nobody looked for again."""
+    """Another process held the table's lock: the release continued without the lost ones, and no later step looked for them."""
     restored, first, second = with_a_ledger_from_a_backup(world)
     held = threading.Event()
 
@@ -294,10 +294,10 @@ def test_a_release_waits_for_those_that_a_restored_ledger_has_lost(world: World)
             held.set()
             time.sleep(2)
 
-    somebody = threading.Thread(target=hold)
-    somebody.start()
+    other = threading.Thread(target=hold)
+    other.start()
     held.wait()
     third = restored.released({d: [3] for d in DAYS})
-    somebody.join()
+    other.join()
     assert [r.manifest.release for r in restored.ledger.releases()] == [third, second, first]
     restored.close()

@@ -21,7 +21,7 @@ WINDOW = dt.timedelta(days=37)
 
 
 def date_all(world: World, name: str = "sales") -> None:
-    """Give every file the world's own time, which stands apart from the machine's."""
+    """Give every file the world's own time, which differs from the machine's."""
     now = world.clock.now().timestamp()
     for path in world.homes[name].rglob("*"):
         if path.is_file():
@@ -92,7 +92,7 @@ def test_a_running_attempt_keeps_its_own_folder_only(world: World) -> None:
 
 
 def test_files_that_a_compaction_removed_are_kept_for_its_readers(world: World) -> None:
-    # A compaction is dated by the machine, so that the world has to arrive at the machine's time.
+    # The machine dates a compaction, so the world's time has to reach the machine's.
     machine = dt.datetime.fromtimestamp(time.time(), dt.UTC)
     world.clock.advance(machine - WINDOW * 10 - world.clock.now())
     world.released({d: [1] for d in DAYS})

@@ -1,4 +1,4 @@
-"""Time travel: a release is read as the version that it made, and refused when that cannot be whole."""
+"""Time travel: a release is read as the version that it made, and refused if that cannot be complete."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_version_that_the_log_has_forgotten_is_refused(world: World) -> None:
 
 
 def age(home: Path) -> None:
-    """Make every file below a table look old: Delta's clean-up and the sweep go by the time of modification."""
+    """Make every file below a table look old: Delta's clean-up and the sweep use the time of modification."""
     for path in home.rglob("*"):
         if path.is_file():
             os.utime(path, (LONG_AGO.timestamp(), LONG_AGO.timestamp()))

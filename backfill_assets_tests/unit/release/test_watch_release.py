@@ -1,4 +1,4 @@
-"""What consumers get out of a table around a release, and the way back when it drifts."""
+"""The figures of consumers around a release, and the rollback when they drift."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A review as big and as varied as wanted, made of evidence that the real judge has judged."""
+"""A review of any size and variety, made of evidence that the real judge has judged."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def receipts(seed: int, days: int, rows: int) -> list[tuple[dt.date, Receipt, fl
 
 
 def compared(made: Iterable[tuple[dt.date, Receipt, float]], change: Change) -> list[DayComparison]:
-    """What comparing rows would find if each amount were changed so."""
+    """What a comparison of rows would find if each amount were changed like this."""
     by_day: dict[dt.date, list[tuple[Receipt, Decimal]]] = {}
     for day, values, amount in made:
         delta = Decimal(str(round(change({**values, "day": str(day)}, amount), 4)))
@@ -81,7 +81,7 @@ def test_the_planted_cause_comes_first_among_six_dimensions(seed: int, of: str, 
 
     assume(
         sum(values[of] == culprit for _, values, _ in made) > 10
-    )  # fewer rows have more than that in common, by chance
+    )  # by chance, fewer rows have more than that in common
     first = the_one(attribute(compared(made, change))).causes[0]
     assert (first.dimension, first.values, first.explained) == (of, (culprit,), 1)
 

@@ -1,4 +1,4 @@
-"""The first sentence of a report: it names the worst concern, whichever level has found it."""
+"""The first sentence of a report names the worst concern, whichever level has found it."""
 
 from __future__ import annotations
 

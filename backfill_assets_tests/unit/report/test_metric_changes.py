@@ -18,7 +18,7 @@ PROMISED = parse_contract({"fare": "-6% to -1%"}, ["fare"])
 
 
 def evidence(day: dt.date, contract: Contract = PROMISED, **shadow: str) -> DayEvidence:
-    """Of a day whose metrics are those of the kit, but for these."""
+    """The changes of a day with the metrics of the kit, except for these."""
     metrics: Mapping[str, Decimal] = METRICS | {name: Decimal(value) for name, value in shadow.items()}
     measured = replace(GOOD, day=day, shadow=Side(metrics, GOOD.shadow.counts, "f"))
     verdicts = judge(dataset(), measured, contract, SAME)

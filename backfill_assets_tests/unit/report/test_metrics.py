@@ -100,7 +100,7 @@ def test_only_finished_shadow_attempts_of_backfills_are_timed() -> None:
         attempt(900.0, ended_at=None),
     ]
     assert seconds_per_partition("trips", [UNIT, live], others) is None
-    # The gate is waited for before an attempt begins.
+    # The wait for the gate is before an attempt begins.
     waited = attempt(2.0, waited=HOUR)
     assert seconds_per_partition("trips", [UNIT, live], [*others, waited]) == SecondsPerPartition(2.0, 2.0, 1)
 

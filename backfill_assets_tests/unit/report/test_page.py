@@ -1,4 +1,4 @@
-"""The page of a review: it says what its JSON says, needs no network, and nobody can break out of it."""
+"""The page of a review: it says what its JSON says, needs no network, and no value can break out of it."""
 
 from __future__ import annotations
 

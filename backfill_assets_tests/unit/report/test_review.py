@@ -85,7 +85,7 @@ def test_a_commit_that_touched_another_day_is_reported_at_the_structural_level(w
     world.publisher().release(unit.id)
     write_deltalake(world.homes["sales"], rows_of({day(3): [9]}), mode="append", partition_by=["day"])
     (record,) = world.ledger.releases(unit=unit.id)
-    # No release can do that; as if that commit were its own.
+    # No release can do that; the test treats this commit as its own.
     reach = made_reach(world.tables, replace(record, version=3))
     assert reach is not None
     assert (reach.held, reach.altered) == (False, (day(3),))

@@ -1,4 +1,4 @@
-"""What of a folder is listed."""
+"""Which files of a folder are listed."""
 
 from __future__ import annotations
 

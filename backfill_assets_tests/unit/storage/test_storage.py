@@ -1,4 +1,4 @@
-"""A warehouse lies only where of two commits none can overwrite the other."""
+"""A warehouse is only allowed where no commit can overwrite another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run with the events of a backfill chunk, without data: what it tells Dagster, and what Dagster then shows."""
+"""A run with the events of a backfill chunk, without data: what it reports to Dagster, and what Dagster then shows."""
 
 import re
 import sys
@@ -24,7 +24,7 @@ BATCHED = {"module": "dagster_batched_events", "class": "BatchedSqliteStorage"}
 
 
 def results(instance: dg.DagsterInstance) -> dict[str | None, str]:
-    """Status of the first check by partition, as everybody sees it."""
+    """Status of the first check by partition, as every reader sees it."""
     records = instance.event_log_storage.get_asset_check_execution_history(KEY, limit=99_999)
     return {record.partition: record.status.value for record in reversed(records)}
 
@@ -194,7 +194,7 @@ def picture(instance: dg.DagsterInstance, run_id: str) -> dict[str, Any]:
 
 
 def _indexed_tags(instance: dg.DagsterInstance) -> list[tuple[list[str], bool]]:
-    # Data versions are random where none is given: what counts is that each is indexed for its own materialization.
+    # Data versions are random if none is given: each only has to be indexed for its own materialization.
     found = []
     for record in instance.fetch_materializations(SHADOW, limit=1000).records:
         (indexed,) = instance.event_log_storage.get_event_tags_for_asset(SHADOW, filter_event_id=record.storage_id)

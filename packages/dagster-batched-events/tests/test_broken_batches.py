@@ -1,4 +1,4 @@
-"""A batch of Dagster's events that is refused, interrupted or killed: nothing is lost, and nothing stands there twice."""
+"""A batch of Dagster's events that is refused, interrupted or killed: nothing is lost, and nothing is stored twice."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def indexed(instance: dg.DagsterInstance) -> list[str | None]:
 
 
 class Break:
-    """Makes a function raise, the first time or at another one."""
+    """Makes a function raise at its first call or at another one."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.patch = patch
@@ -216,7 +216,7 @@ def test_a_worker_killed_in_mid_batch_leaves_a_usable_storage(observed: Observed
         with sqlite3.connect(home / f"state/history/runs/{name}.db") as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     with dg.DagsterInstance.from_config(str(home)) as instance:
-        # Nothing is shown that the run's log does not have.
+        # Dagster shows nothing that is not in the run's log.
         assert results(instance) == dict.fromkeys(("2024-01-01", "2024-01-02"), "SUCCEEDED")
         assert len(instance.event_log_storage.get_records_for_run("killed").records) == 3
         with batched_events(instance):

@@ -1,4 +1,4 @@
-"""Dagster's event log in batches: the same events as in Dagster's own storage, whoever writes, reads or dies meanwhile."""
+"""Dagster's event log in batches: the same events as in Dagster's own storage, with any process writing, reading or dying."""
 
 from __future__ import annotations
 

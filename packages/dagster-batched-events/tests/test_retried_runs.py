@@ -1,4 +1,4 @@
-"""A run of a backfill that is going to be retried is marked so before anybody can see that it has failed."""
+"""A run of a backfill that will be retried is marked before its failure is visible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BACKFILL = "abcdefgh"
 
 
 class _Runs(SqliteRunStorage):
-    """Dagster's own; just after a failure is stored, the backfill daemon takes a look."""
+    """Dagster's own; the backfill daemon checks just after a failure is stored."""
 
     look: Callable[[str], None]
 
@@ -54,9 +54,9 @@ def instances(tmp_path: Path) -> Iterator[Callable[[Mapping[str, Any]], dg.Dagst
 
 
 def looks_while_it_fails(instance: dg.DagsterInstance, reason: RunFailureReason | None) -> list[tuple[bool, bool]]:
-    """What is seen each time that the only run of a backfill is made a failed one.
+    """What the daemon sees each time the only run of a backfill is marked as failed.
 
-    Whether the daemon takes the backfill for done, and whether the event is there by which the run is retried.
+    Whether the daemon counts the backfill as done, and whether the event that retries the run is there.
     """
     looks: list[tuple[bool, bool]] = []
     runs = instance.run_storage
@@ -75,12 +75,12 @@ def looks_while_it_fails(instance: dg.DagsterInstance, reason: RunFailureReason 
 
 
 def test_the_backfill_of_a_worker_that_died_waits_for_the_retry(instances: Any, tmp_path: Path) -> None:
-    """And who retries it, by its event, finds that it has failed."""
+    """The daemon that retries it, by its event, finds that it has failed."""
     assert looks_while_it_fails(instances(batched_sqlite(tmp_path)), None) == [(False, False), (False, True)]
 
 
 def test_with_the_storage_of_dagster_it_does_not_wait(instances: Any, tmp_path: Path) -> None:
-    """As soon as this fails, Dagster has mended it (dagster-io/dagster#34204): what our storage does about it can go."""
+    """When this fails, Dagster has fixed it (dagster-io/dagster#34204), and our storage's workaround can be removed."""
     assert looks_while_it_fails(instances(stock_sqlite(tmp_path)), None) == [(True, True)]
 
 

@@ -104,9 +104,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def somebody_elses_server(
-    settings: Settings, folder: Path, configuration: Mapping[str, str], url: str = ""
-) -> Iterator[str]:
+def foreign_server(settings: Settings, folder: Path, configuration: Mapping[str, str], url: str = "") -> Iterator[str]:
     """A server beside the embedded one, in a folder of its own, with settings that override the project's; gives its URL.
 
     `url` is that of a former server; without it, the server has a port and a token of its own.

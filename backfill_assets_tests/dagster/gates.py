@@ -15,7 +15,7 @@ HOLD_VARIABLE = "BACKFILL_ASSETS_TEST_HOLD"
 _ON = ".on"
 
 
-def shut(folder: Path, name: str) -> Path:
+def set_gate(folder: Path, name: str) -> Path:
     """Make a gate; the next process that reaches it waits there."""
     gate = folder / name
     os.mkfifo(folder / f"{name}{_ON}")
@@ -24,7 +24,7 @@ def shut(folder: Path, name: str) -> Path:
 
 
 def stand(folder: Path, name: str) -> None:
-    """Wait at a gate, if there is one: for ever, or until `let_go` is called."""
+    """Wait at a gate, if there is one: for ever, or until `open_gates` is called."""
     gate = folder / name
     if not gate.is_fifo():
         return
@@ -44,7 +44,7 @@ def reached(gate: Path) -> int:
     return pid
 
 
-def let_go(*gates: Path) -> None:
+def open_gates(*gates: Path) -> None:
     """Let the processes at these gates continue, at the same moment."""
     opened = [gate.with_name(f"{gate.name}{_ON}").open("wb") for gate in gates]
     for on in opened:

@@ -16,7 +16,7 @@ from backfill_assets.core.days import day_range
 from backfill_assets.core.unit import AttemptState, UnitState
 from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.dagster.campaigns import backfill, planned, reaches
-from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, let_go, reached, shut
+from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, open_gates, reached, set_gate
 from backfill_assets_tests.dagster.held_storage import AFTER, BEFORE
 from backfill_assets_tests.dagster.lab import ROOT, Lab, amounts, started
 from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
@@ -121,11 +121,11 @@ def test_two_launches_that_reach_the_same_step_together_build_and_release_once(
     days = delivered(lab, dt.date(2024, 2, 1) if step == "assign.1" else dt.date(2024, 2, 11), 6)
     own = lab.root / f"command_{step}"
     own.mkdir()
-    gates = [shut(own, step), shut(lab.root / "gates", step)]
+    gates = [set_gate(own, step), set_gate(lab.root / "gates", step)]
     command, client = commanded(lab, days, own), asked(lab, days, f"twice at {step}")
     backfill = answered(client)
     pids = [reached(gate) for gate in gates]
-    let_go(*gates)
+    open_gates(*gates)
     out, err = command.communicate(timeout=400 * PATIENCE)
     ends = (lab.finished(backfill), command.returncode)
     assert ends == ("COMPLETED_SUCCESS", 0), (lab.failures(backfill), out[-3000:], err[-3000:])
@@ -141,12 +141,12 @@ def test_a_command_that_reaches_its_shadow_after_the_backfill_has_published_has_
 ) -> None:
     days, own = delivered(lab, dt.date(2024, 2, 21), 6), lab.root / "late"
     own.mkdir()
-    gate = shut(own, "assign.3")
+    gate = set_gate(own, "assign.3")
     command = commanded(lab, days, own)
     pid = reached(gate)
     backfill = answered(asked(lab, days, "before the command"))
     assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
-    let_go(gate)
+    open_gates(gate)
     out, err = command.communicate(timeout=400 * PATIENCE)
     assert command.returncode == 0, (out[-3000:], err[-3000:])
     observed.injected(f"the command {pid} held before its shadow until the backfill has published")
@@ -158,19 +158,19 @@ def test_a_backfill_whose_last_run_begins_after_the_command_has_published_leaves
 ) -> None:
     days, own, gates = delivered(lab, dt.date(2024, 3, 1), 6), lab.root / "early", lab.root / "gates"
     own.mkdir()
-    command_builds = shut(own, "lock.1")
+    command_builds = set_gate(own, "lock.1")
     command = commanded(lab, days, own)
     reached(command_builds)
-    first_ends = shut(gates, "assign.5")
+    first_ends = set_gate(gates, "assign.5")
     backfill = answered(asked(lab, days, "around the command"))
     reached(first_ends)
-    last_begins = shut(gates, "assign.1")
-    let_go(first_ends)
+    last_begins = set_gate(gates, "assign.1")
+    open_gates(first_ends)
     pid = reached(last_begins)
-    let_go(command_builds)
+    open_gates(command_builds)
     out, err = command.communicate(timeout=400 * PATIENCE)
     assert command.returncode == 0, (out[-3000:], err[-3000:])
-    let_go(last_begins)
+    open_gates(last_begins)
     assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
     observed.injected(f"the backfill's last run {pid} held at its start until the command has published")
     observed.found(assert_once(lab, days))
@@ -182,12 +182,12 @@ def test_a_backfill_from_the_ui_that_comes_after_the_launch_of_a_campaign_leaves
     days, gates = delivered(lab, dt.date(2024, 3, 11), 6), lab.root / "gates"
     campaign, gate = (
         planned(lab, "launched-first", DATASET, days, partitions_per_batch=3),
-        shut(gates, "assign.1"),
+        set_gate(gates, "assign.1"),
     )
     launched = answered(asked(lab, days, "after the campaign"))
     pid = reached(gate)
     backfill(lab, "launch", campaign)
-    let_go(gate)
+    open_gates(gate)
     assert lab.finished(launched) == "COMPLETED_FAILED"
     refusal = lab.failures(launched)
     assert f"belongs to campaign {campaign}" in refusal
@@ -204,14 +204,14 @@ def test_a_campaign_is_not_launched_over_days_that_a_backfill_from_the_ui_is_bui
     observed: Observed, lab: Lab
 ) -> None:
     days, gates = delivered(lab, dt.date(2024, 3, 21), 6), lab.root / "gates"
-    campaign, gate = planned(lab, "launched-second", DATASET, days, partitions_per_batch=3), shut(gates, "lock.1")
+    campaign, gate = planned(lab, "launched-second", DATASET, days, partitions_per_batch=3), set_gate(gates, "lock.1")
     launched = answered(asked(lab, days, "before the campaign"))
     pid = reached(gate)
     refusal = backfill(lab, "launch", campaign, refused=True)
     unit = lab.unit(launched).id
     assert f"claimed by open unit {unit}" in refusal
     assert f"backfill publish {unit}" in refusal
-    let_go(gate)
+    open_gates(gate)
     assert lab.finished(launched) == "COMPLETED_SUCCESS", lab.failures(launched)
     observed.injected(
         f"the worker of the UI's backfill {pid} held before it builds while a campaign is launched over the same days"
@@ -226,17 +226,17 @@ def test_the_webserver_dies_with_a_launch_in_it_while_another_is_running(
     days = delivered(lab, dt.date(2024, 4, 1) if point == BEFORE else dt.date(2024, 4, 21), 3)
     more, gates = delivered(lab, days[-1] + dt.timedelta(days=1), 3), lab.root / "gates"
     at_work, in_flight, again = f"{point}: at work", f"{point}: in flight", f"{point}: said again"
-    shadow_written = shut(gates, "add_evidence.1")
+    shadow_written = set_gate(gates, "add_evidence.1")
     backfill = answered(asked(lab, days, at_work))
     worker = reached(shadow_written)
-    launch, landed = shut(gates, point), shut(gates, "add_deliveries.1")
+    launch, landed = set_gate(gates, point), set_gate(gates, "add_deliveries.1")
     client = asked(lab, more, in_flight)
     pid = reached(launch)
     lab.kill_webserver()
     _, err = client.communicate(timeout=120 * PATIENCE)
     assert client.returncode != 0
     assert "no Dagster webserver answers at" in err
-    let_go(shadow_written)
+    open_gates(shadow_written)
     assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
     if point == AFTER:
         # The daemon has started it while there is no webserver.
@@ -249,7 +249,7 @@ def test_the_webserver_dies_with_a_launch_in_it_while_another_is_running(
     ids = [answered(asked(lab, more, again)), *([shown[in_flight]["id"]] if point == AFTER else [])]
     if point == BEFORE:
         reached(landed)
-    let_go(landed)
+    open_gates(landed)
     assert [lab.finished(one) for one in ids] == ["COMPLETED_SUCCESS"] * len(ids), [lab.failures(one) for one in ids]
     found = f"{assert_once(lab, days)}; of the launch in flight {assert_once(lab, more)}"
     observed.injected(f"kill -9 of the webserver {pid} {point}, beside the worker {worker}")

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from backfill_assets.core.days import day_range
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.spark.server import SparkServer
-from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, let_go, reached, shut
+from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, open_gates, reached, set_gate
 from backfill_assets_tests.dagster.lab import ROOT, Lab, content, started
 from backfill_assets_tests.dagster.on_postgres import CONFIG, LEDGER, documented_urls
 from backfill_assets_tests.harness.postgres import Killable, is_running
@@ -71,7 +71,7 @@ def test_postgres_is_killed_under_a_worker_that_commits(lab: Lab, urls: dict[str
     unit, server = lab.unit(backfill).handle, Killable(urls[LEDGER])
     server.kill()
     try:
-        let_go(gate)
+        open_gates(gate)
         # The commit needs no ledger; the steps after it do.
         wait_for(lambda: readers_see(lab, days) == dict.fromkeys(days, 30), "the commit of the worker", 60)
     finally:
@@ -91,7 +91,7 @@ def test_postgres_is_away_for_longer_than_all_retries_take(
     unit, server, worker = lab.unit(backfill).handle, Killable(urls[LEDGER]), psutil.Process(pid)
     server.kill()
     try:
-        let_go(gate)
+        open_gates(gate)
         wait_for(lambda: not is_running(worker), "the end of the worker, which cannot tell of it", 240)
         # The thread of the code server that would fail its run also ends.
         time.sleep(RETRIES_SECONDS)
@@ -118,7 +118,7 @@ def held(lab: Lab, days: Sequence[dt.date], call: str) -> tuple[str, Path, int]:
     """A backfill whose worker waits before a call: the backfill, the gate and the worker's process."""
     for day in days:
         lab.deliver(DATASET, day, [(1, 10), (2, 20)])
-    gate = shut(lab.root / "gates", call)
+    gate = set_gate(lab.root / "gates", call)
     backfill = lab.launch(DATASET, days)
     return backfill, gate, reached(gate)
 

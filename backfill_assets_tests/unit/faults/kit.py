@@ -59,7 +59,7 @@ def refusal(world: World, command: str, unit: str, before: Happens) -> BackfillE
     return None
 
 
-def assert_one_command_goes_on(world: World, command: str, unit: str) -> tuple[object, ...]:
+def assert_one_command_finishes_it(world: World, command: str, unit: str) -> tuple[object, ...]:
     """The same command again finishes it, once; returns its answer, and the findings before and after."""
     seen = world.content()
     assert seen in (OLD, NEW)

@@ -24,7 +24,7 @@ from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.observed import Observed
-from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD, assert_one_command_goes_on, published
+from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD, assert_one_command_finishes_it, published
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -194,7 +194,7 @@ def test_a_dead_holder_of_a_lock_is_noticed_though_the_clock_was_set_back(
             pytest.fail("nobody knows yet that it is dead")
         with alive.lock("publish:sales", MINUTE) as token:
             assert token == died + 1
-        finished = assert_one_command_goes_on(world, "publish", unit)
+        finished = assert_one_command_finishes_it(world, "publish", unit)
     observed.found("the lock is taken over once nobody has renewed it for a whole lease of watching", *finished)
     dead.close()
     alive.close()
@@ -223,7 +223,7 @@ def test_a_living_holder_keeps_its_lock_though_the_clock_was_set_back(
     ):
         pytest.fail("two holders")
     observed.found(
-        "it is told who holds it, for as long as it waits", *assert_one_command_goes_on(world, "publish", unit)
+        "it is told who holds it, for as long as it waits", *assert_one_command_finishes_it(world, "publish", unit)
     )
     holder.close()
     other.close()

@@ -16,7 +16,7 @@ from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.harness.ledgers import empty_postgres_ledger
 from backfill_assets_tests.harness.world import QUICK, World
 from backfill_assets_tests.observed import Observed
-from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD, POINTS, assert_one_command_goes_on, ready, refusal
+from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD, POINTS, assert_one_command_finishes_it, ready, refusal
 from backfill_assets_tests.unit.ledger.processes import together
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -121,5 +121,5 @@ def test_postgres_is_killed_before_a_step_of_a_release(
     assert refused is None or isinstance(refused, LedgerError)
     assert world.content() in (OLD, NEW)
     world.clock.advance(5 * QUICK.lease)
-    observed.found(refused or "it went through", *assert_one_command_goes_on(world, command, unit))
+    observed.found(refused or "it went through", *assert_one_command_finishes_it(world, command, unit))
     world.close()

@@ -14,7 +14,7 @@ from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.tables import day, layout
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
 from backfill_assets_tests.observed import Observed
-from backfill_assets_tests.unit.faults.kit import COMMANDS, NEW, OLD, POINTS, assert_one_command_goes_on, ready, say
+from backfill_assets_tests.unit.faults.kit import COMMANDS, NEW, OLD, POINTS, assert_one_command_finishes_it, ready, say
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -98,7 +98,7 @@ def test_the_power_fails_before_a_step_of_a_release(
     lost = disk.cut(LOSSES[loss])
     observed.injected(f"power cut before {step} of a {command}: {len(lost)} files not on the disk yet are {loss}")
     world.clock.advance(5 * MINUTE)
-    observed.found(*assert_one_command_goes_on(world, command, unit.id))
+    observed.found(*assert_one_command_finishes_it(world, command, unit.id))
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -118,7 +118,7 @@ def test_the_power_fails_while_the_commit_is_written(world: World, observed: Obs
         with pytest.raises(PreconditionError, match="backfill reconcile"):
             world.tables["sales"].version()
     world.reconcile().run()
-    found = assert_one_command_goes_on(world, command, unit)
+    found = assert_one_command_finishes_it(world, command, unit)
     observed.found("the log was unreadable until backfill reconcile" if unreadable else "the log was readable", *found)
 
 
@@ -173,7 +173,7 @@ def test_unknown_files_change_nothing(world: World, observed: Observed, unit: st
         stray.parent.mkdir(parents=True, exist_ok=True)
         stray.write_bytes(b"PAR1 half a")
     observed.injected(f"{len(strays)} temporary files that a power cut left in all folders of a table")
-    observed.found(*assert_one_command_goes_on(world, "publish", unit))
+    observed.found(*assert_one_command_finishes_it(world, "publish", unit))
 
 
 @pytest.mark.parametrize("loss", ["gone", "empty", "half", "zeros"])

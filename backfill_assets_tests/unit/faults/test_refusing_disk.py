@@ -24,7 +24,7 @@ from backfill_assets_tests.unit.faults.kit import (
     DAYS,
     NEW,
     POINTS,
-    assert_one_command_goes_on,
+    assert_one_command_finishes_it,
     ready,
     refusal,
     say,
@@ -172,4 +172,4 @@ def opened_and_refused(folder: Path, command: str, unit: str) -> BackfillError |
 def finishes(world: World, command: str, unit: str) -> tuple[object, ...]:
     # If the ledger could not be written either, the lock of the failed command expires.
     world.clock.advance(dt.timedelta(minutes=5))
-    return assert_one_command_goes_on(world, command, unit)
+    return assert_one_command_finishes_it(world, command, unit)

@@ -260,10 +260,10 @@ WEAKER = """
 import pytest
 
 @pytest.mark.parametrize("case", range(3))
-def test_of_a_fault(told, case):
-    told.injected("a small fault")
+def test_of_a_fault(observed, case):
+    observed.injected("a small fault")
     if case:
-        told.weaker("it was only half as bad")
+        observed.weaker("it was only half as bad")
 """
 
 

@@ -95,7 +95,7 @@ def test_the_relation_of_several_files_of_a_day_must_be_declared(source: dict[st
         dataset(source=said)
     for how in ("latest_delivery", "latest_file", "none"):
         dataset(source=said, staging={"deduplicate": how})
-    # Files that replace each other always leave one.
+    # A path without a wildcard has one file per day: files replace each other.
     assert dataset().staging.deduplicate == "latest_delivery"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import typer
 
 from backfill_assets import operations
-from backfill_assets.cli import campaigns, doctor, launches, proof, releases, specifications, status
+from backfill_assets.cli import campaigns, deliveries, doctor, launches, proof, releases, specifications, status
 from backfill_assets.cli.output import command_of, run_command, show_json
 
 app = typer.Typer(
@@ -22,7 +22,7 @@ app = typer.Typer(
 app.add_typer(doctor.spark, name="spark")
 app.add_typer(status.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    status.status, status.metrics, launches.deliveries, launches.withdraw, launches.reland,
+    status.status, status.metrics, launches.run, deliveries.deliveries, deliveries.withdraw, deliveries.reland,
     releases.path, doctor.sql, launches.resume, launches.refresh, status.discard, releases.releases, releases.publish,
     releases.reconcile, doctor.doctor, specifications.new, specifications.validate,
     campaigns.preview, campaigns.history, proof.diff_history, proof.report,

@@ -1,27 +1,38 @@
-"""Commands about deliveries, and commands that launch missing or outdated days."""
+"""Commands that launch native backfills: of chosen days, of missing days, of outdated days."""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from backfill_assets import operations
 from backfill_assets.application import Application
 from backfill_assets.cli.campaigns import resume_campaign
-from backfill_assets.cli.output import Json, Webserver, as_json, campaign_of, finish, opened_shell, say, table
+from backfill_assets.cli.output import Webserver, campaign_of, console, finish, opened_dagster, opened_shell, say
 from backfill_assets.cli.releases import needs_approval
 from backfill_assets.cli.status import moved_days, say_held
 from backfill_assets.core.days import format_days, parse_days
-from backfill_assets.core.errors import ArgumentError, ContractError, UnitError
-from backfill_assets.core.text import number_of
-from backfill_assets.core.unit import CONTRACT_TAG, UNIT_TAG, ReleaseMode, Unit, UnitState
+from backfill_assets.core.errors import ArgumentError, ContractError, InvalidDayError, UnitError
+from backfill_assets.core.layers import Layer
+from backfill_assets.core.release import ReleaseKind, ReleaseState
+from backfill_assets.core.text import in_words
+from backfill_assets.core.unit import CONTRACT_TAG, REASON_TAG, UNIT_TAG, ReleaseMode, Unit, UnitState
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.evidence.outdated import Outdated, Relaunch
 from backfill_assets.evidence.readiness import DayBlocker, explain_blockers
-from backfill_assets.pipeline.deliveries import Chosen, Done, ShownDelivery
+
+if TYPE_CHECKING:
+    from dagster import DagsterInstance
+
+Days = tuple[dt.date, ...]
+_LOOK_SECONDS: Final = 2
 
 ExpectedChange = Annotated[
     str,
@@ -41,12 +52,47 @@ class _About:
     tags: Mapping[str, str]
 
 
+def run(
+    words: Annotated[
+        list[str], typer.Argument(metavar="DATASET... DAYS", help="One or several datasets, then the days.")
+    ],
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(metavar="METRIC=CHANGE", help="What must change, such as row_count=-50%; repeatable."),
+    ] = None,
+    expected_change: ExpectedChange = "",
+    reason: Annotated[str, typer.Option(help="Why, for the history.")] = "",
+    only: Annotated[
+        Layer | None, typer.Option(help="Launch this layer alone; shadow builds and checks, and releases nothing.")
+    ] = None,
+    downstream: Annotated[
+        bool, typer.Option("--downstream", help="Also everything that is built from the datasets.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the progress until it ends, and what was published.")
+    ] = False,
+    webserver: Webserver = "",
+) -> None:
+    """Launch a native backfill of some days, as the Dagster UI does: build, check, and release what has passed."""
+    application = Application.from_env()
+    names, days = _asked(application, words, downstream=downstream)
+    if expect and expected_change:
+        raise ContractError("--expect and --expected-change both say what must change; give only one")
+    if expect:
+        declared = _declared(application, json.dumps(_expected(expect, names)), names, "--expect")
+    else:
+        declared = _declared(application, expected_change, names)
+    tags = {**_contract_tag(declared, names), **({REASON_TAG: reason} if reason else {})}
+    about = _About(f"run {' '.join(words)}", reason, tags)
+    _launch_all(application, [(Relaunch(names, days), about)], webserver, watch=watch, only=only)
+
+
 def resume(
     unit: Annotated[str, typer.Argument(help="A unit or a campaign.")],
     expected_change: ExpectedChange = "",
     reason: Annotated[str, typer.Option(help="Why; kept in a campaign's journal.")] = "",
     explain: Annotated[bool, typer.Option("--explain", help="Only show which days would run, and why.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show the progress of a campaign until it ends.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the progress until it ends.")] = False,
     webserver: Webserver = "",
 ) -> None:
     """Launch only what is missing, failed or stale in a campaign or an open unit; a unit is then released."""
@@ -75,11 +121,12 @@ def resume(
     if not missing:
         _finish(application, found)
         return
-    for relaunch in application.relaunches.of_unit(found, missing):
-        tags = {UNIT_TAG: unit, **_contract_tag(declared, relaunch.datasets)}
-        _launch(
-            application, relaunch, _About(f"resume {unit}", f"what is still missing in unit {unit}", tags), webserver
-        )
+    title, why = f"resume {unit}", f"what is still missing in unit {unit}"
+    launches = [
+        (plan, _About(title, why, {UNIT_TAG: unit, **_contract_tag(declared, plan.datasets)}))
+        for plan in application.relaunches.of_unit(found, missing)
+    ]
+    _launch_all(application, launches, webserver, watch=watch)
 
 
 def refresh(
@@ -108,9 +155,114 @@ def refresh(
         return
     names = application.catalog.upstream_first(name for plan in found.launches for name in plan.datasets)
     declared = _declared(application, expected_change, names)
-    for plan in found.launches:
-        tags = _contract_tag(declared, plan.datasets)
-        _launch(application, plan, _About("refresh", "days with outdated upstreams or deliveries", tags), webserver)
+    why = "days with outdated upstreams or deliveries"
+    launches = [(plan, _About("refresh", why, _contract_tag(declared, plan.datasets))) for plan in found.launches]
+    _launch_all(application, launches, webserver)
+
+
+def _asked(application: Application, words: Sequence[str], *, downstream: bool) -> tuple[tuple[str, ...], Days]:
+    """The datasets, upstream first, and the days that the arguments name; all of them exist."""
+    *named, text = words
+    if not named:
+        raise ArgumentError(
+            f"{text!r}: name a dataset and its days, such as: backfill run flights 2013-03-01..2013-03-07"
+        )
+    days, catalog = parse_days(text), application.catalog
+    for name in named:
+        application.dataset(name)
+    names = catalog.upstream_first({*named, *(catalog.downstream_of(named) if downstream else ())})
+    for name in names:
+        dataset = application.dataset(name)
+        dataset.check_days(days)
+        if days[-1] > (newest := dataset.newest_day(application.clock.now())):
+            raise InvalidDayError(f"{days[-1]} is after the newest partition of {name}, {newest}; choose earlier days")
+    return names, days
+
+
+def _expected(texts: Sequence[str], names: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+    """The expected changes by dataset, from `metric=change` or, with several datasets, `dataset.metric=change`."""
+    found: dict[str, dict[str, str]] = {}
+    for text in texts:
+        subject, sign, change = (part.strip() for part in text.partition("="))
+        name, dot, metric = subject.partition(".") if len(names) > 1 else (names[0], ".", subject)
+        if not sign or not dot or name not in names:
+            example = "revenue=-50%" if len(names) == 1 else f"{names[0]}.revenue=-50%"
+            raise ContractError(f"--expect {text!r} names no change of {in_words(names)}; write it as {example}")
+        if metric in found.setdefault(name, {}):
+            raise ContractError(
+                f"--expect {text!r}: {metric} of {name} is already expected to change by {found[name][metric]}"
+            )
+        found[name][metric] = change
+    return found
+
+
+def _launch_all(
+    application: Application,
+    launches: Sequence[tuple[Relaunch, _About]],
+    webserver: str,
+    *,
+    watch: bool = False,
+    only: Layer | None = None,
+) -> None:
+    """Launch backfills; with `watch`, follow them to their end, with exit code 1 unless all days came through."""
+    if not watch:
+        for plan, about in launches:
+            _launch(application, plan, about, webserver, only)
+        return
+    with opened_dagster() as instance:
+        launched = [(_launch(application, plan, about, webserver, only), plan) for plan, about in launches]
+        good = [_follow(application, instance, one, dict.fromkeys(plan.datasets, plan.days)) for one, plan in launched]
+    if not all(good):
+        raise typer.Exit(1)
+
+
+def _follow(application: Application, instance: DagsterInstance, backfill_id: str, targets: Mapping[str, Days]) -> bool:
+    """Show the progress of a backfill and the outcome of its days; whether all of them came through."""
+    from backfill_assets.orchestration.backfills import failure_of, launch_state  # loads Dagster
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("days checked"), TimeElapsedColumn(),
+    )  # fmt: skip
+    state = launch_state(application, instance, backfill_id, targets)
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("", total=sum(map(len, targets.values())))
+        while True:
+            runs = ", ".join(f"{count} {name.lower()}" for name, count in sorted(state.runs.items()))
+            what = f"runs: {runs}" if runs else "waiting for the Dagster daemon"
+            progress.update(bar, completed=state.checked, description=what)
+            if state.over:
+                break
+            time.sleep(_LOOK_SECONDS)
+            state = launch_state(application, instance, backfill_id, targets, state.units)
+    backfill = instance.get_backfill(backfill_id)
+    if backfill is not None and (why := failure_of(instance, backfill)):
+        say(f"failed: {why}")
+    blocked = [unit for unit in sorted(state.units) if _outcome(application, unit)]
+    if not state.units and state.succeeded:
+        say("nothing had to be built or released")
+    return state.succeeded and not blocked
+
+
+def _outcome(application: Application, unit_id: str) -> bool:
+    """Say what became of a unit and what to do next; whether something blocks it."""
+    unit = application.ledger.unit(unit_id)
+    if unit.state is not UnitState.open:
+        for record in application.ledger.releases(unit=unit_id):
+            manifest = record.manifest
+            if record.state is ReleaseState.finalized and manifest.kind is ReleaseKind.publish:
+                say(f"{manifest.release}: {manifest.dataset} {format_days(s.day for s in manifest.days)} is published")
+                say(f"undo it with: backfill rollback {manifest.release} --reason '…'")
+        return False
+    if blockers := application.publisher.blockers(unit_id):
+        say(explain_blockers(blockers))
+        say(f"after the cause is fixed: backfill resume {unit_id}; or give it up: backfill discard {unit_id}")
+        return True
+    say(_complete(unit_id, application.publisher.evidence_hash(unit_id)))
+    return False
+
+
+def _complete(unit_id: str, evidence: str) -> str:
+    return f"unit {unit_id} is complete; release it with: backfill publish {unit_id} --evidence {evidence}"
 
 
 def _explain(blockers: Sequence[DayBlocker], plans: Sequence[Relaunch]) -> None:
@@ -122,12 +274,14 @@ def _explain(blockers: Sequence[DayBlocker], plans: Sequence[Relaunch]) -> None:
         say("nothing is missing: nothing would be launched")
 
 
-def _declared(application: Application, text: str, names: Sequence[str]) -> Mapping[str, object]:
+def _declared(
+    application: Application, text: str, names: Sequence[str], where: str = "--expected-change"
+) -> Mapping[str, object]:
     if not text:
         return {}
     from backfill_assets.orchestration.launches import expected_changes  # loads Dagster
 
-    return expected_changes(text, [application.dataset(name) for name in names])
+    return expected_changes(text, [application.dataset(name) for name in names], where)
 
 
 def _contract_tag(declared: Mapping[str, object], names: Sequence[str]) -> Mapping[str, str]:
@@ -143,15 +297,18 @@ def _finish(application: Application, unit: Unit) -> None:
         with opened_shell(application) as shell:
             finish(operations.publish_unit(shell, unit.id, evidence=complete_hash))
         return
-    say(f"unit {unit.id} is complete; release it with: backfill publish {unit.id} --evidence {complete_hash}")
+    say(_complete(unit.id, complete_hash))
 
 
-def _launch(application: Application, plan: Relaunch, about: _About, webserver: str) -> None:
+def _launch(application: Application, plan: Relaunch, about: _About, webserver: str, only: Layer | None = None) -> str:
+    """Launch a backfill and say so; its id in Dagster."""
     from backfill_assets.orchestration import backfills  # loads Dagster
     from backfill_assets.orchestration.names import keys_of, layers_of
 
     first, *others = plan.datasets
-    layers = {name: layers_of(application.dataset(name)) for name in plan.datasets}
+    layers = {
+        name: _chosen(application.dataset(name), layers_of(application.dataset(name)), only) for name in plan.datasets
+    }
     backfill = backfills.Backfill(
         dataset=first,
         partitions=tuple(keys_of(plan.days)),
@@ -165,92 +322,10 @@ def _launch(application: Application, plan: Relaunch, about: _About, webserver: 
     where = f" in unit {about.tags[UNIT_TAG]}" if UNIT_TAG in about.tags else ""
     what = f"{', '.join(plan.datasets)} {format_days(plan.days)}"
     say(f"launched backfill {backfill_id}: {what}{where}; the Dagster daemon runs it")
+    return backfill_id
 
 
-Name = Annotated[str, typer.Argument(help="A dataset with a source.")]
-Prefix = Annotated[str, typer.Option(help="A folder below the sources folder with everything in it, or one file.")]
-Reason = Annotated[str, typer.Option(help="Why, for the journal.")]
-DeliveryDays = Annotated[str, typer.Option(metavar="DAYS", help="Delivery days, such as 2024-03-01..2024-03-07.")]
-
-
-def deliveries(dataset: Name, days: DeliveryDays = "", json: Json = False) -> None:
-    """Show which deliveries are in force, why others are not, and what the sources have now."""
-    application = _opened(dataset)
-    found = application.delivery_commands.shown(dataset, parse_days(days, "--days") if days else ())
-    rows = [_row(one) for one in found]
-    if json:
-        as_json(rows)
-        return
-    columns = ("day", "file", "content", "rows", "unreadable", "delivered (UTC)", "in force", "why", "source")
-    table(columns, [tuple(row[name] for name in _SHOWN) for row in rows])
-
-
-def withdraw(
-    dataset: Name,
-    file: Annotated[str, typer.Argument(help="A file, by its path below the sources folder.")] = "",
-    prefix: Prefix = "",
-    reason: Reason = "",
-    undo: Annotated[bool, typer.Option("--undo", help="Undo a withdrawal.")] = False,
-) -> None:
-    """Withdraw the newest delivery of a path: it stays in raw, but nothing is built from it any more."""
-    if bool(file) == bool(prefix):
-        raise ArgumentError("name one file, or a folder with --prefix")
-    application, chosen = _opened(dataset), Chosen(file, prefix)
-    commands = application.delivery_commands
-    done = commands.restore(dataset, chosen, reason) if undo else commands.withdraw(dataset, chosen, reason)
-    # A day that was published from the deliveries now in force is up to date.
-    outdated = tuple(day for day in application.late_deliveries.moved(dataset) if day in done.published)
-    _say(dataset, done, "restored" if undo else "withdrawn", outdated)
-
-
-def reland(
-    dataset: Name,
-    days: DeliveryDays = "",
-    prefix: Prefix = "",
-    reason: Reason = "",
-    force: Annotated[
-        bool, typer.Option("--force", help="Keep deliveries in raw as they are if their file is gone.")
-    ] = False,
-) -> None:
-    """Read source files again, and replace their rows in raw."""
-    if not days and not prefix:
-        raise ArgumentError("say which files: --days 2024-03-01..2024-03-07, or --prefix")
-    application, chosen = _opened(dataset), Chosen(prefix=prefix, days=parse_days(days, "--days") if days else ())
-    with application.session(application.ids.new("reland")) as spark:
-        done = application.delivery_commands.reland(spark, dataset, chosen, reason, force=force)
-    _say(dataset, done, "read again", done.published)
-
-
-_SHOWN = ("day", "path", "content", "rows", "corrupt_rows", "delivered_at", "in_force", "why", "source")
-
-
-def _opened(dataset: str) -> Application:
-    application = Application.from_env()
-    # Refuses a dataset that does not exist or has no source.
-    _ = application.dataset(dataset).landing
-    return application
-
-
-def _row(one: ShownDelivery) -> dict[str, object]:
-    found, row = one.standing, {"day": one.day.isoformat(), "path": one.path, "source": one.source}
-    if found is None:
-        unknown = ("content", "rows", "corrupt_rows", "delivered_at", "order", "fingerprint")
-        return {**row, **dict.fromkeys(unknown, "-"), "in_force": "no", "why": ""}
-    delivery = found.delivery
-    return {
-        **row, "content": delivery.fingerprint[:8], "rows": delivery.rows, "corrupt_rows": delivery.corrupt_rows,
-        "delivered_at": f"{delivery.delivered_at:%Y-%m-%d %H:%M:%S}", "order": delivery.order,
-        "fingerprint": delivery.fingerprint, "in_force": "yes" if found.counts else "no", "why": found.why,
-    }  # fmt: skip
-
-
-def _say(dataset: str, done: Done, what: str, outdated: Sequence[dt.date]) -> None:
-    if not done.deliveries:
-        say(f"nothing to do: already {what}")
-        return
-    first, *others = sorted({one.path for one in done.deliveries})
-    until = f", last {others[-1]}" if others else ""
-    say(f"{what}: {number_of(len(done.deliveries), 'file')}, first {first}{until}")
-    say(f"built from them: {dataset} {format_days(done.days)}")
-    if outdated:
-        say(f"published as before: {format_days(outdated)}; build them again with: backfill refresh {dataset}")
+def _chosen(dataset: Dataset, layers: Sequence[Layer], only: Layer | None) -> Sequence[Layer]:
+    if only is not None and only not in layers:
+        raise ArgumentError(f"--only {only}: {dataset.name} cannot launch it; it has {in_words(layers)}")
+    return layers if only is None else (only,)

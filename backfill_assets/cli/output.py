@@ -38,6 +38,8 @@ from backfill_assets.settings import Settings
 from backfill_assets.system import SystemClock
 
 if TYPE_CHECKING:
+    from dagster import DagsterInstance
+
     from backfill_assets.orchestration.backfills import Services
 
 
@@ -240,22 +242,18 @@ def _said(error: Exception) -> str:
 
 
 @contextmanager
-def opened_services(application: Application, webserver: str) -> Iterator[Services]:
-    """Open the use cases for the duration of the block.
+def opened_dagster() -> Iterator[DagsterInstance]:
+    """Open the Dagster instance of DAGSTER_HOME for the duration of the block.
 
     Raises:
-        CampaignError: DAGSTER_HOME is not set, or its instance cannot be opened; campaigns are launched, watched and
-            cancelled through Dagster.
+        CampaignError: DAGSTER_HOME is not set, or its instance cannot be opened.
     """
     import dagster as dg  # takes longer to import than other commands take to run
 
-    from backfill_assets.orchestration.backfills import (
-        opened_instance,  # loads Dagster
-        services_of,  # loads Dagster
-    )
+    from backfill_assets.orchestration.backfills import opened_instance  # loads Dagster
 
     if not os.environ.get("DAGSTER_HOME"):
-        raise CampaignError("DAGSTER_HOME is not set: campaigns run through Dagster; set it to the project's folder")
+        raise CampaignError("DAGSTER_HOME is not set: backfills run through Dagster; set it to the project's folder")
     try:
         found = opened_instance()
     except BackfillError:
@@ -271,6 +269,15 @@ def opened_services(application: Application, webserver: str) -> Iterator[Servic
             "check that its database is up and reachable"
         ) from error
     with found as instance:
+        yield instance
+
+
+@contextmanager
+def opened_services(application: Application, webserver: str) -> Iterator[Services]:
+    """Open the use cases for the duration of the block; raises what `opened_dagster` raises."""
+    from backfill_assets.orchestration.backfills import services_of  # loads Dagster
+
+    with opened_dagster() as instance:
         yield services_of(application, instance, webserver)
 
 

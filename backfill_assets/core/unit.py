@@ -29,6 +29,8 @@ LIVE_TAG = "backfill_assets/live"
 """Run tag of the live pipeline; its value is `true`."""
 CONTRACT_TAG = "backfill_assets/expected_change"
 """Run tag that names a YAML file with the expected change, or holds it as JSON."""
+REASON_TAG = "backfill_assets/reason"
+"""Run tag that says why the days are built again; kept in the history of the release that the launch makes."""
 OPENED_BY = "campaign:"
 """What the `opened_by` of a campaign's unit begins with, before the campaign's id."""
 

@@ -13,7 +13,7 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import EvidenceError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import in_words
-from backfill_assets.core.unit import Unit, UnitState, shown_days
+from backfill_assets.core.unit import REASON_TAG, Unit, UnitState, shown_days
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.inputs import deliveries_of, force_by_day
@@ -294,4 +294,4 @@ def _release(
                 f"unit {unit.id}: the release waits for {len(unfinished)} other days\n{explain_blockers(blockers)}"
             )
             return None
-    return application.publisher.release(unit.id)
+    return application.publisher.release(unit.id, reason=context.run.tags.get(REASON_TAG, ""))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -243,31 +245,78 @@ class DagsterBackfills(Backfills):
     def failure(self, campaign: str, but: Collection[str] = ()) -> str:
         """Why the newest backfill failed; empty unless it is over and something failed, runs in `but` not counted."""
         newest = next(iter(self._all(campaign, None)), None)
-        if newest is None or newest.status not in BULK_ACTION_TERMINAL_STATUSES:
-            return ""
-        if newest.error is not None:
-            return f"backfill {newest.backfill_id}: {newest.error.message.strip()}"
-        wanted = dg.RunsFilter(tags={BACKFILL_TAG: newest.backfill_id}, statuses=[dg.DagsterRunStatus.FAILURE])
-        failed = [run for run in self.instance.get_runs(wanted) if run.run_id not in but and not _retried(run)]
-        return f"run {failed[0].run_id[:8]}: {self._why(failed[0].run_id)}" if failed else ""
-
-    def _why(self, run_id: str) -> str:
-        kinds = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
-        for record in self.instance.get_records_for_run(run_id, of_type=kinds, limit=1).records:
-            event = record.event_log_entry.dagster_event
-            data = event.event_specific_data if event is not None else None
-            error = getattr(data, "error", None)
-            while error is not None and error.cause is not None:
-                error = error.cause
-            if error is not None:
-                return str(error.message).strip()
-            if event is not None and event.message:
-                return event.message
-        return "it failed; see its log"
+        return failure_of(self.instance, newest, but) if newest is not None else ""
 
     def _all(self, campaign: str, statuses: Sequence[BulkActionStatus] | None) -> Sequence[DagsterBackfill]:
         filters = BulkActionsFilter(statuses=statuses, tags={CAMPAIGN_TAG: campaign})
         return self.instance.get_backfills(filters=filters)
+
+
+@dataclass(frozen=True)
+class LaunchState:
+    """How far a native backfill is: its status, its runs by state, how many days are checked, and the units it works in."""
+
+    status: str
+    runs: Mapping[str, int]
+    checked: int
+    units: frozenset[str]
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self.status in OVER
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether all of its runs ended well."""
+        return self.status == BulkActionStatus.COMPLETED_SUCCESS.value
+
+
+def launch_state(
+    application: Application,
+    instance: dg.DagsterInstance,
+    backfill_id: str,
+    targets: Mapping[str, Collection[dt.date]],
+    before: Collection[str] = (),
+) -> LaunchState:
+    """How far a backfill of these days is; `before` are the units that an earlier look found, which may be released now."""
+    ledger, backfill = application.ledger, instance.get_backfill(backfill_id)
+    runs = Counter(run.status.value for run in instance.get_runs(dg.RunsFilter(tags={BACKFILL_TAG: backfill_id})))
+    units = {*before, *(unit.id for unit in ledger.units() if unit.opened_by.partition("/")[0] == backfill_id)}
+    for name, days in targets.items():
+        claims = ledger.claims(name, days)
+        if runs and len(claims) == len(days) and len(set(claims.values())) == 1:
+            units |= set(claims.values())
+    wanted = {(name, day) for name, days in targets.items() for day in days}
+    checked = {key for unit in units for key, found in ledger.evidence(unit).items() if found.verdicts} & wanted
+    status = backfill.status.value if backfill is not None else BulkActionStatus.FAILED.value
+    return LaunchState(status, runs, len(checked), frozenset(units))
+
+
+def failure_of(instance: dg.DagsterInstance, backfill: DagsterBackfill, but: Collection[str] = ()) -> str:
+    """Why a backfill failed; empty unless it is over and something failed, runs in `but` not counted."""
+    if backfill.status not in BULK_ACTION_TERMINAL_STATUSES:
+        return ""
+    if backfill.error is not None:
+        return f"backfill {backfill.backfill_id}: {backfill.error.message.strip()}"
+    wanted = dg.RunsFilter(tags={BACKFILL_TAG: backfill.backfill_id}, statuses=[dg.DagsterRunStatus.FAILURE])
+    failed = [run for run in instance.get_runs(wanted) if run.run_id not in but and not _retried(run)]
+    return f"run {failed[0].run_id[:8]}: {_why(instance, failed[0].run_id)}" if failed else ""
+
+
+def _why(instance: dg.DagsterInstance, run_id: str) -> str:
+    kinds = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
+    for record in instance.get_records_for_run(run_id, of_type=kinds, limit=1).records:
+        event = record.event_log_entry.dagster_event
+        data = event.event_specific_data if event is not None else None
+        error = getattr(data, "error", None)
+        while error is not None and error.cause is not None:
+            error = error.cause
+        if error is not None:
+            return str(error.message).strip()
+        if event is not None and event.message:
+            return event.message
+    return "it failed; see its log"
 
 
 def _retried(run: dg.DagsterRun) -> bool:

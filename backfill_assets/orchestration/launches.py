@@ -34,6 +34,7 @@ from backfill_assets.orchestration.names import asset_key, days_of, op_name
 from backfill_assets.storage.layout import below
 
 _SHOWN = 100
+_TAGGED = f"tag {CONTRACT_TAG}"
 
 Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
 
@@ -69,19 +70,19 @@ def contract_of(context: Context, datasets: Sequence[Dataset]) -> DeclaredChange
     if configured:
         return _joined(by_name, configured, "run config of shadow__{}")
     if tag is not None:
-        return _joined(by_name, _by_dataset(_tagged(tag), by_name), f"tag {CONTRACT_TAG}")
+        return _joined(by_name, _by_dataset(_tagged(tag), by_name), _TAGGED)
     return None
 
 
-def expected_changes(text: str, datasets: Sequence[Dataset]) -> Mapping[str, object]:
-    """The expected change of each dataset in a text: JSON, or the name of a YAML file.
+def expected_changes(text: str, datasets: Sequence[Dataset], where: str) -> Mapping[str, object]:
+    """The expected change of each dataset in a text: JSON, or the name of a YAML file; `where` is the text's place.
 
     Raises:
         ContractError: it cannot be read, names other datasets, or is invalid.
     """
     by_name = {dataset.name: dataset for dataset in datasets}
-    given = _by_dataset(_tagged(text), by_name)
-    _joined(by_name, given, f"tag {CONTRACT_TAG}")
+    given = _by_dataset(_tagged(text, where), by_name, where)
+    _joined(by_name, given, where)
     return given
 
 
@@ -105,19 +106,19 @@ def _configured(context: Context, dataset: Dataset) -> object:
     return _mapping(_mapping(ops.get(op_name(Layer.shadow, dataset.name))).get("config")).get("expected_change")
 
 
-def _by_dataset(content: object, datasets: Mapping[str, Dataset]) -> Mapping[str, object]:
+def _by_dataset(content: object, datasets: Mapping[str, Dataset], where: str = _TAGGED) -> Mapping[str, object]:
     if isinstance(content, Mapping) and content and set(content) <= set(datasets):
         return content
     if len(datasets) == 1 or content == {}:
         return dict.fromkeys(datasets, content)
     raise ContractError(
-        f"tag {CONTRACT_TAG}: this launch builds {', '.join(datasets)}; say what must change and by how much, as a "
+        f"{where}: this launch builds {', '.join(datasets)}; say what must change and by how much, as a "
         f"mapping from dataset to metrics, such as {{{next(iter(datasets))}: {{row_count: -50%}}}}"
     )
 
 
-def _tagged(tag: str) -> object:
-    where = f"tag {CONTRACT_TAG}: {tag[:_SHOWN]!r}"
+def _tagged(tag: str, place: str = _TAGGED) -> object:
+    where = f"{place}: {tag[:_SHOWN]!r}"
     if tag.lstrip().startswith(("{", "[")):
         try:
             return json.loads(tag, object_pairs_hook=_once)

@@ -29,12 +29,16 @@ mutation Retry($params: ReexecutionParams!) {
 
 @pytest.fixture(scope="module")
 def failed(lab: Lab) -> str:
-    """A backfill over two chunks of which one has a duplicate key on one day."""
+    """A backfill over two chunks, launched by `backfill run`; one chunk has a duplicate key on one day."""
     for day in DAYS:
         rows = [(1, 10), (2, 10)] if day != BAD else [(1, 10), (1, 11)]
         lab.deliver(DATASET, day, rows)
-    backfill = lab.launch(DATASET, DAYS)
+    done = lab.backfill("run", DATASET, f"{DAYS[0]}..{DAYS[-1]}", "--watch", BACKFILL_ASSETS_WEBSERVER=lab.url)
+    (backfill,) = re.findall(r"launched backfill (\w+)", done.stdout)
     assert lab.finished(backfill) != "COMPLETED_SUCCESS"
+    # The command ends with what failed and how to go on.
+    assert (done.returncode, f"{DATASET} {BAD} failed its checks" in done.stdout) == (1, True), done.stdout
+    assert f"backfill resume {lab.unit(backfill).id}" in done.stdout
     return backfill
 
 
@@ -101,9 +105,11 @@ def test_the_printed_relaunch_releases_the_complete_unit_and_recomputes_only_the
     lab.deliver(DATASET, BAD, [(1, 10), (2, 10)], number=2)
     (command,) = set(re.findall(r"backfill resume u_\w+", lab.failures(failed)))
 
-    done = lab.run(*command.split(), BACKFILL_ASSETS_WEBSERVER=lab.url)
+    done = lab.run(*command.split(), "--watch", BACKFILL_ASSETS_WEBSERVER=lab.url)
 
     assert done.returncode == 0, done.stderr
+    (release,) = lab.application.ledger.releases(unit=unit.id)
+    assert f"undo it with: backfill rollback {release.manifest.release} --reason" in done.stdout
     (resumed,) = re.findall(r"launched backfill (\w+)", done.stdout)
     assert lab.finished(resumed) == "COMPLETED_SUCCESS", lab.failures(resumed)
     assert amounts(lab, DATASET, DAYS) == dict.fromkeys(DAYS, 20)

@@ -1,7 +1,8 @@
-"""`backfill resume` and `backfill refresh`: what they launch with which tags, and what they do without a launch."""
+"""`backfill run`, `resume` and `refresh`: what they launch with which tags, and what they do without a launch."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from pathlib import Path
 
@@ -9,10 +10,19 @@ import pytest
 from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
-from backfill_assets.core.errors import ContractError, UnitError
-from backfill_assets.core.unit import CONTRACT_TAG, UNIT_TAG, UnitState
+from backfill_assets.core.errors import (
+    ArgumentError,
+    BackfillError,
+    CampaignError,
+    ContractError,
+    DatasetError,
+    InvalidDayError,
+    UnitError,
+)
+from backfill_assets.core.unit import CONTRACT_TAG, REASON_TAG, UNIT_TAG, UnitState
 from backfill_assets.orchestration import backfills
 from backfill_assets.orchestration.backfills import Backfill
+from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import House
 
@@ -125,4 +135,90 @@ def test_an_expected_change_that_cannot_be_understood_launches_nothing(house: Ho
     house.released({D1: [2]}, names=("sales",))
     with pytest.raises(ContractError, match="unknown metric 'profit'"):
         _run("refresh", "--expected-change", '{"totals": {"profit": "any"}}')
+    assert dagster.taken == []
+
+
+ALL = ["sales/raw", "sales/staging", "sales/shadow", "sales/published"]
+TOTALS = ["totals/shadow", "totals/published"]
+RANGE = f"{D1}..{D2}"
+
+
+def test_a_run_launches_all_layers_of_a_dataset_over_the_days(house: House, dagster: Dagster) -> None:
+    said = _run("run", "sales", RANGE, "--reason", "the tax was counted twice")
+    assert dagster.asked() == [(ALL, [str(D1), str(D2)])]
+    (taken,) = dagster.taken
+    assert (taken.tags, taken.title) == ({REASON_TAG: "the tax was counted twice"}, f"run sales {RANGE}")
+    assert f"launched backfill b_1: sales {D1}..{D2}; the Dagster daemon runs it" in said
+
+
+@pytest.mark.parametrize(
+    "words", [("sales", "totals", RANGE), ("totals", "sales", RANGE), ("sales", RANGE, "--downstream")]
+)
+def test_a_run_of_several_datasets_is_one_backfill_upstream_first(
+    house: House, dagster: Dagster, words: tuple[str, ...]
+) -> None:
+    _run("run", *words)
+    assert dagster.asked() == [([*ALL, *TOTALS], [str(D1), str(D2)])]
+
+
+def test_a_run_of_one_layer_launches_that_layer_alone(house: House, dagster: Dagster) -> None:
+    _run("run", "sales", str(D1), "--only", "shadow")
+    assert dagster.asked() == [(["sales/shadow"], [str(D1)])]
+    with pytest.raises(ArgumentError, match="--only raw: totals cannot launch it; it has shadow and published"):
+        _run("run", "totals", str(D1), "--only", "raw")
+
+
+def test_a_run_declares_what_must_change(house: House, dagster: Dagster) -> None:
+    _run("run", "sales", RANGE, "--expect", "amount=-50%", "--expect", "row_count = unchanged")
+    _run("run", "sales", "totals", RANGE, "--expect", "totals.amount=any")
+    _run("run", "totals", RANGE, "--expected-change", '{"amount": "any"}')
+    assert [json.loads(taken.tags[CONTRACT_TAG]) for taken in dagster.taken] == [
+        {"sales": {"amount": "-50%", "row_count": "unchanged"}},
+        {"totals": {"amount": "any"}},
+        {"totals": {"amount": "any"}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        (("sales",), ArgumentError, "'sales': name a dataset and its days, such as: backfill run flights"),
+        (("nothing", RANGE), DatasetError, "nothing"),
+        (("sales", "totals"), InvalidDayError, "totals"),
+        (("sales", "1999-01-01"), InvalidDayError, "1999-01-01 is outside the history of sales"),
+        (
+            ("sales", RANGE, "--expect", "amount"),
+            ContractError,
+            "'amount' names no change of sales; write it as revenue=",
+        ),
+        (
+            ("sales", "totals", RANGE, "--expect", "amount=any"),
+            ContractError,
+            r"sales and totals; write it as sales\.revenue=",
+        ),
+        (
+            ("sales", RANGE, "--expect", "amount=any", "--expect", "amount=-50%"),
+            ContractError,
+            "amount of sales is already expected to change by any",
+        ),
+        (("sales", RANGE, "--expect", "profit=any"), ContractError, "--expect.*unknown metric 'profit'"),
+        (("sales", RANGE, "--expected-change", "{}x"), ContractError, "--expected-change: '{}x' is not JSON"),
+        (("sales", RANGE, "--expect", "amount=any", "--expected-change", "x.yaml"), ContractError, "give only one"),
+        (("sales", RANGE, "--watch"), CampaignError, "DAGSTER_HOME is not set: backfills run through Dagster"),
+    ],
+)
+def test_a_run_that_cannot_be_meant_launches_nothing(
+    house: House, dagster: Dagster, words: tuple[str, ...], error: type[BackfillError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        _run("run", *words)
+    assert dagster.taken == []
+
+
+def test_a_day_that_is_not_there_yet_is_not_launched(
+    house: House, dagster: Dagster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SystemClock, "now", lambda _: dt.datetime(2026, 1, 3, 12, tzinfo=dt.UTC))
+    with pytest.raises(InvalidDayError, match="2026-01-04 is after the newest partition of sales, 2026-01-02"):
+        _run("run", "sales", f"{D1},{D3}")
     assert dagster.taken == []

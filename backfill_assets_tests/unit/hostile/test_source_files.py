@@ -256,7 +256,7 @@ def test_a_path_that_the_file_system_does_not_let_us_read_is_refused_by_name(
     (layout.sources / "trips" / "2024-01-01.csv").symlink_to("x" * 300)
     for one in (trips, spelled_out, inside):
         for look in (discover, delivered_sizes):
-            with pytest.raises(SourceError, match=r"^trips/.*: it cannot be read, or no longer \(File name too long\)"):
+            with pytest.raises(SourceError, match=r"^trips/.*: it cannot be read, or is gone \(File name too long\)"):
                 look(one, layout, [DAY])
     with pytest.raises(SourceError, match=r"^trips/.*/a: it cannot be read"):
         require_sources(inside, layout, tuple)
@@ -294,7 +294,7 @@ def test_a_file_that_vanishes_during_the_check_is_found_gone_or_refused(
             try:
                 seen.add(bool(look()))
             except BackfillError as refusal:
-                assert "trips/2024-01-01.csv: it cannot be read, or no longer" in str(refusal)  # noqa: PT017
+                assert "trips/2024-01-01.csv: it cannot be read, or is gone" in str(refusal)  # noqa: PT017
                 seen.add(True)
     assert seen
 

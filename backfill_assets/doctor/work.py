@@ -289,7 +289,9 @@ class ClockExam:
         ahead = [r for r in self.ledger.releases(name) if is_ahead(r.manifest.created_at, self.now)]
         true = [r for r in ahead if r.state is ReleaseState.finalized]
         if lasting := [r for r in true if r.corrected is None]:
-            what = f"{self._about(lasting)}: no later release shows when it was made, so its rollback window does not end"
+            what = (
+                f"{self._about(lasting)}: no later release shows when it was made, so its rollback window does not end"
+            )
             yield Finding.warning(what, f"{_RIGHT}; the next release of any dataset is dated right and ends this")
         if ended := [r for r in true if r.corrected is not None]:
             what = f"{self._about(ended)}: counts as made by {ended[-1].since:%Y-%m-%d %H:%M} UTC, the time of the next release"

@@ -53,11 +53,14 @@ class DeclaredChange:
         return unit.contract.updated(self.contract, self.datasets | nameless)
 
 
-def contract_of(context: Context, datasets: Sequence[Dataset]) -> DeclaredChange | None:
-    """The expected change that the launch declares for the datasets that it builds; None if it declares none.
+def contract_of(
+    context: Context, datasets: Sequence[Dataset], launched: Sequence[Dataset] = ()
+) -> DeclaredChange | None:
+    """The expected change that the launch declares for these datasets that it builds; None if it declares none.
 
     Run config is set on each dataset's shadow. A tag is for the only dataset of the launch; if there are several, it
-    is a mapping from dataset to its expected change. An empty mapping withdraws every expected change.
+    is a mapping from dataset to its expected change. An empty mapping withdraws every expected change. `launched` are all
+    datasets that the launch builds, if it has some of other release groups: the tag may name these as well.
 
     Raises:
         ContractError: both are given, the file cannot be read, or the contract is invalid.
@@ -70,7 +73,9 @@ def contract_of(context: Context, datasets: Sequence[Dataset]) -> DeclaredChange
     if configured:
         return _joined(by_name, configured, "run config of shadow__{}")
     if tag is not None:
-        return _joined(by_name, _by_dataset(_tagged(tag), by_name), _TAGGED)
+        said = _by_dataset(_tagged(tag), {dataset.name: dataset for dataset in launched or datasets})
+        mine = {name: change for name, change in said.items() if name in by_name}
+        return _joined(by_name, mine, _TAGGED) if mine else None
     return None
 
 
@@ -224,7 +229,8 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
     targets = _shadows(next(names for names in groups if dataset.name in names), everything)
     members = [application.dataset(name) for name in targets]
     target = targets[dataset.name]
-    declared = contract_of(context, members)
+    launched = [application.dataset(name) for group in groups for name in _shadows(group, everything)]
+    declared = contract_of(context, members, launched)
     live = target.tags.get(LIVE_TAG) == "true"
     passes = all(member.late_data is LateData.publish for member in members)
     released = _released_by_runs(targets, members)

@@ -62,6 +62,16 @@ class House:
         self.application.catalog.require_all()
         self.world.basis = self.application.basis
 
+    def settle(self, name: str, *, start: str = "2026-01-01") -> None:
+        """Another dataset, which is connected to no other; applications that are opened from now on have it."""
+        home = self.world.folder / "datasets" / name
+        home.mkdir()
+        origin = f'source: {{format: csv, path: "{name}/{{day}}.csv", columns: {{id: long}}}}'
+        text = _DATASET.format(name=name, publication="auto", origin=origin).replace("2026-01-01", start)
+        (home / "dataset.yaml").write_text(text)
+        (home / "fact.sql").write_text("SELECT id, day, amount FROM staging")
+        (home / "staging.sql").write_text("SELECT id, day, amount, _lineage FROM raw")
+
     def unit(self, data: Mapping[dt.date, Sequence[int]], names: Sequence[str] = BOTH) -> Unit:
         """An open unit with passing evidence for everything."""
         unit = self.world.open_unit(dict.fromkeys(names, tuple(data)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,12 +11,15 @@ from typing import Any, cast
 
 import pytest
 
+from backfill_assets.application import Application
 from backfill_assets.core.errors import ContractError
 from backfill_assets.core.expected_change import Change, Contract, parse_contract
-from backfill_assets.core.unit import CONTRACT_TAG, ReleaseMode, Unit
+from backfill_assets.core.unit import CONTRACT_TAG, OPENED_BY, Launch, ReleaseMode, Unit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.orchestration.launches import Context, contract_of
+from backfill_assets_tests.harness.tables import day
+from backfill_assets_tests.unit.orchestration.house import BOTH, House, materialize
 
 DATASETS = Path(__file__).resolve().parents[2] / "dagster" / "datasets"
 DAY = dt.date(2024, 1, 1)
@@ -121,3 +125,33 @@ def test_a_clause_without_a_name_does_not_outlive_a_newer_one_of_the_only_datase
     assert declared is not None
     newer = declared.added_to(_unit(nameless, "tickets"))
     assert newer.of("tickets").expected("amount", DAY) == Change(Decimal("-0.1"), Decimal("-0.1"))
+
+
+def test_a_tag_of_a_launch_of_several_release_groups_names_datasets_of_all_of_them(dataset: Dataset) -> None:
+    orders = load_folder(DATASETS).datasets["orders"].dataset
+    launch = _launch(tag='{"tickets": {"amount": "-10%"}, "orders": {"row_count": "any"}}')
+    declared = contract_of(launch, [dataset], [orders, dataset])
+    assert declared is not None
+    assert declared.datasets == {"tickets"}
+    assert declared.contract.expected("amount", DAY) == Change(Decimal("-0.1"), Decimal("-0.1"))
+    assert contract_of(_launch(tag='{"orders": {"row_count": "any"}}'), [dataset], [orders, dataset]) is None
+    # One change without a name could be of either.
+    with pytest.raises(ContractError, match="this launch builds orders, tickets"):
+        contract_of(_launch(tag='{"row_count": "any"}'), [dataset], [orders, dataset])
+
+
+def test_a_launch_of_two_release_groups_is_not_refused_for_the_datasets_that_its_tag_names(house: House) -> None:
+    house.settle("tills")
+    house.application = Application.from_env()
+    first = day(1)
+    # The days belong to a campaign, so that each group is refused after its contract was read, and nothing is built.
+    for names in (BOTH, ("tills",)):
+        launch = Launch(dict.fromkeys(names, frozenset({first})), f"{OPENED_BY}fix-tax/{names[0]}")
+        proposal = replace(_unit(Contract(), *names), id=f"u_{names[0]}", opened_by=launch.opened_by)
+        house.world.ledger.assign(launch, replace(proposal, targets=dict.fromkeys(names, (first,))))
+    tag = '{"sales": {"amount": "any"}, "tills": {"amount": "-50%"}}'
+    refused = materialize(house, "sales/shadow", "tills/shadow", "totals/shadow", tags={CONTRACT_TAG: tag})
+    assert "u_sales" in refused
+    assert "unit u_tills" in refused
+    assert "this launch builds" not in refused
+    assert "unknown metric" not in refused

@@ -21,18 +21,27 @@ from backfill_assets.cli.status import moved_days, say_held
 from backfill_assets.core.days import format_days, parse_days
 from backfill_assets.core.errors import ArgumentError, ContractError, InvalidDayError, UnitError
 from backfill_assets.core.layers import Layer
-from backfill_assets.core.release import ReleaseKind, ReleaseState
-from backfill_assets.core.text import in_words
+from backfill_assets.core.text import in_words, shortened
 from backfill_assets.core.unit import CONTRACT_TAG, REASON_TAG, UNIT_TAG, ReleaseMode, Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.evidence.outdated import Outdated, Relaunch
 from backfill_assets.evidence.readiness import DayBlocker, explain_blockers
+from backfill_assets.release.finish import last_publish
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
 
+    from backfill_assets.orchestration.backfills import Launched
+
 Days = tuple[dt.date, ...]
 _LOOK_SECONDS: Final = 2
+_PATIENCE: Final = 60
+"""Seconds without a run after which a command that watches says that the daemon may be down."""
+_TITLE: Final = 100
+"""The longest title that Dagster accepts."""
+_REASON: Final = 500
+"""The longest reason: it is a run tag, and Postgres indexes at most 2.7 kB of a tag."""
+_ENDED: Final = {UnitState.discarded: "discarded", UnitState.rolled_back: "rolled back"}
 
 ExpectedChange = Annotated[
     str,
@@ -73,7 +82,7 @@ def run(
     ] = False,
     webserver: Webserver = "",
 ) -> None:
-    """Launch a native backfill of some days, as the Dagster UI does: build, check, and release what has passed."""
+    """Launch a native backfill of some days, as the Dagster UI does: build, check, and release if all days pass."""
     application = Application.from_env()
     names, days = _asked(application, words, downstream=downstream)
     if expect and expected_change:
@@ -82,7 +91,9 @@ def run(
         declared = _declared(application, json.dumps(_expected(expect, names)), names, "--expect")
     else:
         declared = _declared(application, expected_change, names)
-    tags = {**_contract_tag(declared, names), **({REASON_TAG: reason} if reason else {})}
+    if declared and only not in {None, Layer.shadow}:
+        raise ContractError(f"--only {only} checks nothing, so it can expect no change; leave out what must change")
+    tags = {**_contract_tag(declared, names), **_reason_tag(reason)}
     about = _About(f"run {' '.join(words)}", reason, tags)
     _launch_all(application, [(Relaunch(names, days), about)], webserver, watch=watch, only=only)
 
@@ -90,7 +101,7 @@ def run(
 def resume(
     unit: Annotated[str, typer.Argument(help="A unit or a campaign.")],
     expected_change: ExpectedChange = "",
-    reason: Annotated[str, typer.Option(help="Why; kept in a campaign's journal.")] = "",
+    reason: Annotated[str, typer.Option(help="Why; kept in a campaign's journal, or in the history.")] = "",
     explain: Annotated[bool, typer.Option("--explain", help="Only show which days would run, and why.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show the progress until it ends.")] = False,
     webserver: Webserver = "",
@@ -119,11 +130,12 @@ def resume(
         _explain(blockers, application.relaunches.of_unit(found, missing))
         return
     if not missing:
-        _finish(application, found)
+        _finish(application, found, reason)
         return
     title, why = f"resume {unit}", f"what is still missing in unit {unit}"
+    tags = {UNIT_TAG: unit, **_reason_tag(reason)}
     launches = [
-        (plan, _About(title, why, {UNIT_TAG: unit, **_contract_tag(declared, plan.datasets)}))
+        (plan, _About(title, why, {**tags, **_contract_tag(declared, plan.datasets)}))
         for plan in application.relaunches.of_unit(found, missing)
     ]
     _launch_all(application, launches, webserver, watch=watch)
@@ -176,6 +188,12 @@ def _asked(application: Application, words: Sequence[str], *, downstream: bool) 
         dataset.check_days(days)
         if days[-1] > (newest := dataset.newest_day(application.clock.now())):
             raise InvalidDayError(f"{days[-1]} is after the newest partition of {name}, {newest}; choose earlier days")
+    defined = [application.dataset(name) for name in names]
+    if len({(d.start, d.end, d.end_offset, d.time_zone) for d in defined}) > 1:
+        raise ArgumentError(
+            f"{in_words(names)} differ in start, end, end_offset or time_zone, and Dagster launches only equal partitions "
+            "together; launch them one after another"
+        )
     return names, days
 
 
@@ -210,55 +228,78 @@ def _launch_all(
             _launch(application, plan, about, webserver, only)
         return
     with opened_dagster() as instance:
-        launched = [(_launch(application, plan, about, webserver, only), plan) for plan, about in launches]
-        good = [_follow(application, instance, one, dict.fromkeys(plan.datasets, plan.days)) for one, plan in launched]
-    if not all(good):
+        launched = [_launch(application, plan, about, webserver, only) for plan, about in launches]
+        # A unit may need several launches, so what became of it is asked when all of them are over.
+        try:
+            followed = [_follow(application, instance, one) for one in launched]
+        except KeyboardInterrupt:
+            say("the Dagster daemon goes on without this command; see: backfill status")
+            raise
+    units = frozenset[str]().union(*(units for _, units in followed))
+    blocked = [unit for unit in sorted(units) if _outcome(application, unit, only)]
+    if blocked or not all(good for good, _ in followed):
         raise typer.Exit(1)
 
 
-def _follow(application: Application, instance: DagsterInstance, backfill_id: str, targets: Mapping[str, Days]) -> bool:
-    """Show the progress of a backfill and the outcome of its days; whether all of them came through."""
-    from backfill_assets.orchestration.backfills import failure_of, launch_state  # loads Dagster
+def _follow(application: Application, instance: DagsterInstance, launched: Launched) -> tuple[bool, frozenset[str]]:
+    """Show the progress of a backfill until it is over, and why it failed; whether it succeeded, and its units."""
+    from backfill_assets.orchestration.backfills import built_in, failure_of, launch_state  # loads Dagster
 
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("days checked"), TimeElapsedColumn(),
     )  # fmt: skip
-    state = launch_state(application, instance, backfill_id, targets)
+    began, warned = time.monotonic(), False
+    state = launch_state(application, instance, launched)
     with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("", total=sum(map(len, targets.values())))
+        bar = progress.add_task("", total=sum(map(len, launched.targets.values())))
         while True:
             runs = ", ".join(f"{count} {name.lower()}" for name, count in sorted(state.runs.items()))
             what = f"runs: {runs}" if runs else "waiting for the Dagster daemon"
             progress.update(bar, completed=state.checked, description=what)
             if state.over:
                 break
+            if not (runs or warned) and time.monotonic() - began > _PATIENCE:
+                warned = True
+                progress.console.print(
+                    f"no run yet after {_PATIENCE} s: check that the Dagster daemon runs", markup=False
+                )
             time.sleep(_LOOK_SECONDS)
-            state = launch_state(application, instance, backfill_id, targets, state.units)
-    backfill = instance.get_backfill(backfill_id)
-    if backfill is not None and (why := failure_of(instance, backfill)):
-        say(f"failed: {why}")
-    blocked = [unit for unit in sorted(state.units) if _outcome(application, unit)]
-    if not state.units and state.succeeded:
+            state = launch_state(application, instance, launched, state.units)
+    if not state.succeeded:
+        backfill = instance.get_backfill(launched.backfill)
+        why = failure_of(instance, backfill) if backfill is not None else ""
+        ended = state.status.lower().replace("_", " ")
+        say(f"failed: {why or f'backfill {launched.backfill} ended as {ended}; see it in Dagster'}")
+        return False, state.units
+    if launched.only in {Layer.raw, Layer.staging}:
+        say(f"{launched.only} is built; this launch releases nothing")
+        return True, state.units
+    # If another launch has released the days since this one was made, this command may not have seen its claims.
+    units = state.units or built_in(instance, launched)
+    if not units:
         say("nothing had to be built or released")
-    return state.succeeded and not blocked
+    return True, units
 
 
-def _outcome(application: Application, unit_id: str) -> bool:
-    """Say what became of a unit and what to do next; whether something blocks it."""
+def _outcome(application: Application, unit_id: str, only: Layer | None) -> bool:
+    """Say what became of a unit and what to do next; whether something is left that the launch should have done."""
     unit = application.ledger.unit(unit_id)
-    if unit.state is not UnitState.open:
-        for record in application.ledger.releases(unit=unit_id):
+    if unit.state is UnitState.published:
+        for record in last_publish(application.ledger.releases(unit=unit_id)):
             manifest = record.manifest
-            if record.state is ReleaseState.finalized and manifest.kind is ReleaseKind.publish:
-                say(f"{manifest.release}: {manifest.dataset} {format_days(s.day for s in manifest.days)} is published")
-                say(f"undo it with: backfill rollback {manifest.release} --reason '…'")
+            say(f"{manifest.release}: {manifest.dataset} {format_days(s.day for s in manifest.days)} is published")
+            say(f"undo it with: backfill rollback {manifest.release} --reason '…'")
         return False
+    if unit.state is not UnitState.open:
+        say(f"unit {unit_id} was {_ENDED[unit.state]} meanwhile: nothing of it is published")
+        return True
     if blockers := application.publisher.blockers(unit_id):
         say(explain_blockers(blockers))
         say(f"after the cause is fixed: backfill resume {unit_id}; or give it up: backfill discard {unit_id}")
         return True
     say(_complete(unit_id, application.publisher.evidence_hash(unit_id)))
-    return False
+    own = only is not Layer.shadow and unit.mode is ReleaseMode.auto
+    return own and not needs_approval(application, unit_id)
 
 
 def _complete(unit_id: str, evidence: str) -> str:
@@ -291,17 +332,25 @@ def _contract_tag(declared: Mapping[str, object], names: Sequence[str]) -> Mappi
     return {CONTRACT_TAG: as_tag(mine)} if mine else {}
 
 
-def _finish(application: Application, unit: Unit) -> None:
+def _reason_tag(reason: str) -> Mapping[str, str]:
+    if len(reason) > _REASON:
+        raise ArgumentError(f"--reason has {len(reason):,} characters; write at most {_REASON}")
+    return {REASON_TAG: reason} if reason else {}
+
+
+def _finish(application: Application, unit: Unit, reason: str) -> None:
     complete_hash = application.publisher.evidence_hash(unit.id)
     if unit.mode is ReleaseMode.auto and not needs_approval(application, unit.id):
         with opened_shell(application) as shell:
-            finish(operations.publish_unit(shell, unit.id, evidence=complete_hash))
+            finish(operations.publish_unit(shell, unit.id, evidence=complete_hash, reason=reason))
         return
     say(_complete(unit.id, complete_hash))
 
 
-def _launch(application: Application, plan: Relaunch, about: _About, webserver: str, only: Layer | None = None) -> str:
-    """Launch a backfill and say so; its id in Dagster."""
+def _launch(
+    application: Application, plan: Relaunch, about: _About, webserver: str, only: Layer | None = None
+) -> Launched:
+    """Launch a backfill and say so."""
     from backfill_assets.orchestration import backfills  # loads Dagster
     from backfill_assets.orchestration.names import keys_of, layers_of
 
@@ -314,7 +363,7 @@ def _launch(application: Application, plan: Relaunch, about: _About, webserver: 
         partitions=tuple(keys_of(plan.days)),
         layers=layers[first],
         others={name: layers[name] for name in others},
-        title=about.title,
+        title=shortened(about.title, _TITLE),
         description=about.description,
         tags=about.tags,
     )
@@ -322,7 +371,7 @@ def _launch(application: Application, plan: Relaunch, about: _About, webserver: 
     where = f" in unit {about.tags[UNIT_TAG]}" if UNIT_TAG in about.tags else ""
     what = f"{', '.join(plan.datasets)} {format_days(plan.days)}"
     say(f"launched backfill {backfill_id}: {what}{where}; the Dagster daemon runs it")
-    return backfill_id
+    return backfills.Launched(backfill_id, dict.fromkeys(plan.datasets, plan.days), only, about.tags.get(UNIT_TAG, ""))
 
 
 def _chosen(dataset: Dataset, layers: Sequence[Layer], only: Layer | None) -> Sequence[Layer]:

@@ -71,9 +71,14 @@ class UnitRows(Rows):
         with self._database.read() as connection:
             return load_unit(connection, unit_id)
 
-    def units(self, dataset: str | None = None, states: Collection[UnitState] = ()) -> tuple[Unit, ...]:
-        """Units, newest first; optionally of one dataset or in some states only."""
+    def units(
+        self, dataset: str | None = None, states: Collection[UnitState] = (), launch: str | None = None
+    ) -> tuple[Unit, ...]:
+        """Units, newest first; optionally of one dataset, in some states or opened by one launch only."""
         wanted: ColumnElement[bool] = true()
+        if launch is not None:
+            opened = units.c.opened_by
+            wanted &= (opened == launch) | opened.startswith(f"{launch}/", autoescape=True)
         if dataset is not None:
             wanted &= units.c.id.in_(select(unit_days.c.unit).where(unit_days.c.dataset == dataset))
         if states:

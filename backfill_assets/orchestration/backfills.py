@@ -30,7 +30,7 @@ from backfill_assets.core.errors import BackfillError, SettingsError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import LIVE_TAG
 from backfill_assets.orchestration.launches import BACKFILL_TAG
-from backfill_assets.orchestration.names import keys_of
+from backfill_assets.orchestration.names import asset_key, keys_of, last_metadata_value
 from dagster_batched_events import UnreadableUrlError
 
 OVER = frozenset(status.value for status in BULK_ACTION_TERMINAL_STATUSES)
@@ -253,6 +253,16 @@ class DagsterBackfills(Backfills):
 
 
 @dataclass(frozen=True)
+class Launched:
+    """A native backfill that was launched: its id in Dagster, its days, its only layer, and the unit that its tag names."""
+
+    backfill: str
+    targets: Mapping[str, Collection[dt.date]]
+    only: Layer | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True)
 class LaunchState:
     """How far a native backfill is: its status, its runs by state, how many days are checked, and the units it works in."""
 
@@ -273,24 +283,63 @@ class LaunchState:
 
 
 def launch_state(
-    application: Application,
-    instance: dg.DagsterInstance,
-    backfill_id: str,
-    targets: Mapping[str, Collection[dt.date]],
-    before: Collection[str] = (),
+    application: Application, instance: dg.DagsterInstance, launched: Launched, before: Collection[str] = ()
 ) -> LaunchState:
-    """How far a backfill of these days is; `before` are the units that an earlier look found, which may be released now."""
-    ledger, backfill = application.ledger, instance.get_backfill(backfill_id)
-    runs = Counter(run.status.value for run in instance.get_runs(dg.RunsFilter(tags={BACKFILL_TAG: backfill_id})))
-    units = {*before, *(unit.id for unit in ledger.units() if unit.opened_by.partition("/")[0] == backfill_id)}
-    for name, days in targets.items():
-        claims = ledger.claims(name, days)
-        if runs and len(claims) == len(days) and len(set(claims.values())) == 1:
-            units |= set(claims.values())
-    wanted = {(name, day) for name, days in targets.items() for day in days}
-    checked = {key for unit in units for key, found in ledger.evidence(unit).items() if found.verdicts} & wanted
-    status = backfill.status.value if backfill is not None else BulkActionStatus.FAILED.value
-    return LaunchState(status, runs, len(checked), frozenset(units))
+    """How far a backfill is; `before` are the units that an earlier look found, which may be released now.
+
+    Raises:
+        LaunchError: the instance does not have the backfill.
+    """
+    backfill = instance.get_backfill(launched.backfill)
+    if backfill is None:
+        raise LaunchError(
+            f"the Dagster instance in DAGSTER_HOME does not have backfill {launched.backfill}, so this command cannot "
+            "follow it. It runs where the webserver belongs to: follow it there, or set DAGSTER_HOME to that instance"
+        )
+    wanted = dg.RunsFilter(tags={BACKFILL_TAG: launched.backfill})
+    runs = Counter(run.status.value for run in instance.get_runs(wanted))
+    units = _units_of(application, launched, before, began=bool(runs))
+    days = {(name, day) for name, found in launched.targets.items() for day in found}
+    evidence = (application.ledger.evidence(unit) for unit in units)
+    checked = {key for by_day in evidence for key, found in by_day.items() if found.verdicts} & days
+    return LaunchState(backfill.status.value, runs, len(checked), units)
+
+
+def _units_of(application: Application, launched: Launched, before: Collection[str], *, began: bool) -> frozenset[str]:
+    """The units that a launch works in: in each release group the one that it has opened, otherwise the one it joins.
+
+    A launch that builds joins the unit that holds all of its days; one of published alone releases every unit of them.
+    """
+    if launched.unit:
+        return frozenset({launched.unit})
+    if launched.only in {Layer.raw, Layer.staging}:
+        return frozenset()
+    ledger = application.ledger
+    opened = ledger.units(launch=launched.backfill)
+    known = [ledger.unit(unit) for unit in before]
+    found = {unit.id for unit in opened}
+    for group in application.catalog.groups:
+        targets = {name: launched.targets[name] for name in group if name in launched.targets}
+        if not began or any(unit.targets.keys() & targets.keys() for unit in opened):
+            continue
+        claims = [ledger.claims(name, days) for name, days in targets.items()]
+        joined = {unit for by_day in claims for unit in by_day.values()}
+        complete = all(len(by_day) == len(days) for by_day, days in zip(claims, targets.values(), strict=True))
+        if not complete or (len(joined) > 1 and launched.only is not Layer.published):
+            joined = set()
+        joined = {unit for unit in joined if not ledger.unit(unit).campaign}
+        found |= joined or {unit.id for unit in known if unit.targets.keys() & targets.keys()}
+    return frozenset(found)
+
+
+def built_in(instance: dg.DagsterInstance, launched: Launched) -> frozenset[str]:
+    """The units that the newest shadows of a launch's days belong to."""
+    found: set[str] = set()
+    for name, days in launched.targets.items():
+        found |= set(
+            map(str, last_metadata_value(instance, asset_key(Layer.shadow, name), sorted(days), "unit").values())
+        )
+    return frozenset(found)
 
 
 def failure_of(instance: dg.DagsterInstance, backfill: DagsterBackfill, but: Collection[str] = ()) -> str:

@@ -166,6 +166,13 @@ def test_units_are_listed_newest_first_by_dataset_and_state(ledger: Ledger) -> N
     assert ledger.units("orders") == ()
 
 
+def test_the_units_that_a_launch_opened_are_those_of_all_its_release_groups(ledger: Ledger) -> None:
+    for number, launch in enumerate(("b_1", "b_1/orders", "b_10", "bx1/orders")):
+        opened(ledger, march(number + 1), launch)
+    assert {unit.opened_by for unit in ledger.units(launch="b_1")} == {"b_1", "b_1/orders"}
+    assert ledger.units(launch="b") == ()
+
+
 def test_contract_and_mode_of_an_open_unit_can_be_changed(ledger: Ledger) -> None:
     unit = opened(ledger, march(1, 2))
     assert ledger.set_contract(unit, CONTRACT).contract == CONTRACT

@@ -204,6 +204,8 @@ def test_a_run_declares_what_must_change(house: House, dagster: Dagster) -> None
         (("sales", RANGE, "--expect", "profit=any"), ContractError, "--expect.*unknown metric 'profit'"),
         (("sales", RANGE, "--expected-change", "{}x"), ContractError, "--expected-change: '{}x' is not JSON"),
         (("sales", RANGE, "--expect", "amount=any", "--expected-change", "x.yaml"), ContractError, "give only one"),
+        (("sales", RANGE, "--only", "published", "--expect", "amount=any"), ContractError, "--only published checks"),
+        (("sales", RANGE, "--reason", "x" * 501), ArgumentError, "--reason has 501 characters; write at most 500"),
         (("sales", RANGE, "--watch"), CampaignError, "DAGSTER_HOME is not set: backfills run through Dagster"),
     ],
 )
@@ -221,4 +223,37 @@ def test_a_day_that_is_not_there_yet_is_not_launched(
     monkeypatch.setattr(SystemClock, "now", lambda _: dt.datetime(2026, 1, 3, 12, tzinfo=dt.UTC))
     with pytest.raises(InvalidDayError, match="2026-01-04 is after the newest partition of sales, 2026-01-02"):
         _run("run", "sales", f"{D1},{D3}")
+    assert dagster.taken == []
+
+
+def test_the_title_of_a_run_is_no_longer_than_dagster_accepts(house: House, dagster: Dagster) -> None:
+    _run("run", "sales", ",".join(str(day(n)) for n in range(1, 10)))
+    (taken,) = dagster.taken
+    assert (len(taken.title), taken.title[-1]) == (100, "…")
+
+
+def test_the_reason_to_resume_a_unit_is_kept_in_its_history(house: House, dagster: Dagster) -> None:
+    unit = house.world.open_unit({"totals": [D1]})
+    _run("resume", unit.id, "--reason", "the file came")
+    assert dagster.taken[0].tags == {UNIT_TAG: unit.id, REASON_TAG: "the file came"}
+    house.world.build(unit, "totals", {D1: [1]})
+    _run("resume", unit.id, "--reason", "the file came")
+    (record,) = house.world.ledger.releases(unit=unit.id)
+    assert record.manifest.reason == "the file came"
+
+
+def test_datasets_of_two_release_groups_are_one_backfill_with_one_expected_change(
+    house: House, dagster: Dagster
+) -> None:
+    house.settle("tills")
+    _run("run", "sales", "tills", RANGE, "--expect", "tills.amount=any")
+    (taken,) = dagster.taken
+    assert {key["path"][0] for key in taken.params()["assetSelection"]} == {"sales", "tills"}
+    assert json.loads(taken.tags[CONTRACT_TAG]) == {"tills": {"amount": "any"}}
+
+
+def test_datasets_whose_partitions_differ_are_not_launched_together(house: House, dagster: Dagster) -> None:
+    house.settle("tills", start="2025-12-01")
+    with pytest.raises(ArgumentError, match="differ in start, end, end_offset or time_zone"):
+        _run("run", "sales", "tills", RANGE)
     assert dagster.taken == []

@@ -195,9 +195,16 @@ def _released(shell: Shell, outcome: Released | AlreadyReleased, said: str) -> R
     shell.report(outcome)
     lines = [said]
     for name, days in outcome.days.items():
-        lines.append(f"{outcome.releases[name]}: {name} {format_days(days)} is published")
-        lines.append(f"undo it with: backfill rollback {outcome.releases[name]} --reason '…'")
+        lines += published_lines(outcome.releases[name], name, days)
     return Result(chain(lines, _left_behind(shell.application, outcome.days)))
+
+
+def published_lines(release: str, dataset: str, days: Iterable[date]) -> tuple[str, str]:
+    """What a release has published, and how to undo it."""
+    return (
+        f"{release}: {dataset} {format_days(days)} is published",
+        f"undo it with: backfill rollback {release} --reason '…'",
+    )
 
 
 def rollback(

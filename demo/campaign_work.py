@@ -11,13 +11,13 @@ from pathlib import Path
 
 import dagster as dg
 
-from backfill_assets.cli.output import console, say
-from backfill_assets.orchestration.backfills import Backfill, DagsterBackfills, launch_backfill
+from backfill_assets.cli.launches import follow
+from backfill_assets.cli.output import console, opened_dagster, say
+from backfill_assets.orchestration.backfills import Backfill, DagsterBackfills, Launched, launch_backfill
 from backfill_assets.orchestration.names import keys_of, layers_of
 from demo.campaign_models import DATASET, UPSTREAM
 from demo.campaign_specification import CAMPAIGN, StoryError
 from demo.campaign_stage import Stage, narrate, show_command
-from demo.follow import follow
 
 _LOOK_SECONDS = 0.5
 _LONGEST_SECONDS = 900
@@ -42,9 +42,11 @@ def build_history(stage: Stage, days: tuple[dt.date, ...]) -> None:
         description="net revenue and margin with the tax in them",
     )
     say(f"a native backfill of {len(days)} partitions, from raw to published, of {UPSTREAM} and {DATASET} together")
-    status = follow(application, launch_backfill(backfill), len(days) * len(layers))
-    if status != "COMPLETED_SUCCESS":
-        raise StoryError(f"the first backfill ended {status}; the log of the daemon: {stage.log}")
+    with opened_dagster() as instance:
+        launched = Launched(launch_backfill(backfill), dict.fromkeys(layers, days))
+        state = follow(application, instance, launched)
+    if state.failure:
+        raise StoryError(f"{state.failure}; the log of the daemon: {stage.log}")
 
 
 def pause_on_the_way(stage: Stage) -> None:

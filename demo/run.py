@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backfill_assets.application import Application
-from backfill_assets.cli.output import console, say, table
+from backfill_assets.cli.launches import follow
+from backfill_assets.cli.output import console, opened_dagster, say, table
 from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.layers import Layer
-from backfill_assets.orchestration.backfills import Backfill, launch_backfill
-from backfill_assets.orchestration.names import op_name
+from backfill_assets.orchestration.backfills import Backfill, Launched, launch_backfill
+from backfill_assets.orchestration.names import days_of, op_name
 from backfill_assets.spark.server import SparkServer
 from demo.daemon import refuse_second_daemon, running_daemon
 from demo.figures import Figures, published_figures
-from demo.follow import follow
 from demo.sources import compose_as_it_was, land_flights
 
 DATASET = "flights"
@@ -142,12 +142,12 @@ def _expecting(changes: Mapping[str, str]) -> Mapping[str, object]:
 
 def _launch_and_follow(application: Application, backfill: Backfill, variables: Mapping[str, str]) -> None:
     log = application.settings.state / "demo" / "daemon.log"
-    with running_daemon(log, variables):
-        backfill_id = launch_backfill(backfill)
-        say(f"launched native backfill {backfill_id} of {len(backfill.partitions)} partitions")
-        status = follow(application, backfill_id, len(backfill.partitions))
-    if status != "COMPLETED_SUCCESS":
-        raise DemoError(f"the backfill ended {status}; look at it with: make dev (log of the daemon: {log})")
+    with running_daemon(log, variables), opened_dagster() as instance:
+        launched = Launched(launch_backfill(backfill), {DATASET: days_of(backfill.partitions)})
+        say(f"launched native backfill {launched.backfill} of {len(backfill.partitions)} partitions")
+        state = follow(application, instance, launched)
+    if state.failure:
+        raise DemoError(f"{state.failure}; look at it with: make dev (log of the daemon: {log})")
 
 
 def _finish(

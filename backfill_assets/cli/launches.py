@@ -31,7 +31,7 @@ from backfill_assets.release.finish import last_publish
 if TYPE_CHECKING:
     from dagster import DagsterInstance
 
-    from backfill_assets.orchestration.backfills import Launched
+    from backfill_assets.orchestration.backfills import Launched, LaunchState
 
 Days = tuple[dt.date, ...]
 _LOOK_SECONDS: Final = 2
@@ -41,7 +41,6 @@ _TITLE: Final = 100
 """The longest title that Dagster accepts."""
 _REASON: Final = 500
 """The longest reason: it is a run tag, and Postgres indexes at most 2.7 kB of a tag."""
-_ENDED: Final = {UnitState.discarded: "discarded", UnitState.rolled_back: "rolled back"}
 
 ExpectedChange = Annotated[
     str,
@@ -183,12 +182,13 @@ def _asked(application: Application, words: Sequence[str], *, downstream: bool) 
     for name in named:
         application.dataset(name)
     names = catalog.upstream_first({*named, *(catalog.downstream_of(named) if downstream else ())})
-    for name in names:
-        dataset = application.dataset(name)
+    defined = [application.dataset(name) for name in names]
+    for dataset in defined:
         dataset.check_days(days)
         if days[-1] > (newest := dataset.newest_day(application.clock.now())):
-            raise InvalidDayError(f"{days[-1]} is after the newest partition of {name}, {newest}; choose earlier days")
-    defined = [application.dataset(name) for name in names]
+            raise InvalidDayError(
+                f"{days[-1]} is after the newest partition of {dataset.name}, {newest}; choose earlier days"
+            )
     if len({(d.start, d.end, d.end_offset, d.time_zone) for d in defined}) > 1:
         raise ArgumentError(
             f"{in_words(names)} differ in start, end, end_offset or time_zone, and Dagster launches only equal partitions "
@@ -231,19 +231,19 @@ def _launch_all(
         launched = [_launch(application, plan, about, webserver, only) for plan, about in launches]
         # A unit may need several launches, so what became of it is asked when all of them are over.
         try:
-            followed = [_follow(application, instance, one) for one in launched]
+            states = [follow(application, instance, one) for one in launched]
         except KeyboardInterrupt:
             say("the Dagster daemon goes on without this command; see: backfill status")
             raise
-    units = frozenset[str]().union(*(units for _, units in followed))
+        units = frozenset[str]().union(*(_ended(instance, *pair) for pair in zip(launched, states, strict=True)))
     blocked = [unit for unit in sorted(units) if _outcome(application, unit, only)]
-    if blocked or not all(good for good, _ in followed):
+    if blocked or any(state.failure for state in states):
         raise typer.Exit(1)
 
 
-def _follow(application: Application, instance: DagsterInstance, launched: Launched) -> tuple[bool, frozenset[str]]:
-    """Show the progress of a backfill until it is over, and why it failed; whether it succeeded, and its units."""
-    from backfill_assets.orchestration.backfills import built_in, failure_of, launch_state  # loads Dagster
+def follow(application: Application, instance: DagsterInstance, launched: Launched) -> LaunchState:
+    """Show the progress of a backfill until it is over; its last state."""
+    from backfill_assets.orchestration.backfills import launch_state  # loads Dagster
 
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("days checked"), TimeElapsedColumn(),
@@ -257,7 +257,7 @@ def _follow(application: Application, instance: DagsterInstance, launched: Launc
             what = f"runs: {runs}" if runs else "waiting for the Dagster daemon"
             progress.update(bar, completed=state.checked, description=what)
             if state.over:
-                break
+                return state
             if not (runs or warned) and time.monotonic() - began > _PATIENCE:
                 warned = True
                 progress.console.print(
@@ -265,20 +265,23 @@ def _follow(application: Application, instance: DagsterInstance, launched: Launc
                 )
             time.sleep(_LOOK_SECONDS)
             state = launch_state(application, instance, launched, state.units)
-    if not state.succeeded:
-        backfill = instance.get_backfill(launched.backfill)
-        why = failure_of(instance, backfill) if backfill is not None else ""
-        ended = state.status.lower().replace("_", " ")
-        say(f"failed: {why or f'backfill {launched.backfill} ended as {ended}; see it in Dagster'}")
-        return False, state.units
+
+
+def _ended(instance: DagsterInstance, launched: Launched, state: LaunchState) -> frozenset[str]:
+    """Say how a backfill ended; the units whose outcome is still to be said."""
+    from backfill_assets.orchestration.backfills import built_in  # loads Dagster
+
+    if state.failure:
+        say(f"failed: {state.failure}")
+        return state.units
     if launched.only in {Layer.raw, Layer.staging}:
         say(f"{launched.only} is built; this launch releases nothing")
-        return True, state.units
+        return state.units
     # If another launch has released the days since this one was made, this command may not have seen its claims.
     units = state.units or built_in(instance, launched)
     if not units:
         say("nothing had to be built or released")
-    return True, units
+    return units
 
 
 def _outcome(application: Application, unit_id: str, only: Layer | None) -> bool:
@@ -287,19 +290,22 @@ def _outcome(application: Application, unit_id: str, only: Layer | None) -> bool
     if unit.state is UnitState.published:
         for record in last_publish(application.ledger.releases(unit=unit_id)):
             manifest = record.manifest
-            say(f"{manifest.release}: {manifest.dataset} {format_days(s.day for s in manifest.days)} is published")
-            say(f"undo it with: backfill rollback {manifest.release} --reason '…'")
+            days = [swap.day for swap in manifest.days]
+            say("\n".join(operations.published_lines(manifest.release, manifest.dataset, days)))
         return False
     if unit.state is not UnitState.open:
-        say(f"unit {unit_id} was {_ENDED[unit.state]} meanwhile: nothing of it is published")
+        say(f"unit {unit_id} was {unit.state.value.replace('_', ' ')} meanwhile: nothing of it is published")
         return True
     if blockers := application.publisher.blockers(unit_id):
         say(explain_blockers(blockers))
         say(f"after the cause is fixed: backfill resume {unit_id}; or give it up: backfill discard {unit_id}")
         return True
     say(_complete(unit_id, application.publisher.evidence_hash(unit_id)))
-    own = only is not Layer.shadow and unit.mode is ReleaseMode.auto
-    return own and not needs_approval(application, unit_id)
+    return only is not Layer.shadow and _releases_itself(application, unit)
+
+
+def _releases_itself(application: Application, unit: Unit) -> bool:
+    return unit.mode is ReleaseMode.auto and not needs_approval(application, unit.id)
 
 
 def _complete(unit_id: str, evidence: str) -> str:
@@ -340,7 +346,7 @@ def _reason_tag(reason: str) -> Mapping[str, str]:
 
 def _finish(application: Application, unit: Unit, reason: str) -> None:
     complete_hash = application.publisher.evidence_hash(unit.id)
-    if unit.mode is ReleaseMode.auto and not needs_approval(application, unit.id):
+    if _releases_itself(application, unit):
         with opened_shell(application) as shell:
             finish(operations.publish_unit(shell, unit.id, evidence=complete_hash, reason=reason))
         return

@@ -11,7 +11,7 @@ from backfill_assets.campaign.load import drift_of, load_specification
 from backfill_assets.campaign.plan import Days, Plan, StepKind
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.campaign.state import CHANGED, WORKING, Action, Campaign, JournalEntry, Phase, require_phase
-from backfill_assets.control.conductor import Conductor, Notify
+from backfill_assets.control.conductor import Conductor, SendNotice
 from backfill_assets.control.planner import refuse_claimed
 from backfill_assets.core.errors import CampaignError, SpecificationError
 from backfill_assets.core.unit import LOCK_WAIT, OPENED_BY, Launch, ReleaseMode, Unit, UnitState
@@ -36,7 +36,7 @@ class Control(OnWarehouse):
 
     conductor: Conductor
     make_plan: Callable[[Specification, Days | None], Plan]
-    notify: Notify
+    notify: SendNotice
 
     def launch(self, campaign_id: str, *, canary_only: bool = False) -> Campaign:
         """Announce the campaign, open its unit, which claims the days, and launch the canaries or all days.

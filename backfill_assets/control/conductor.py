@@ -148,7 +148,7 @@ class Backfills(Protocol):
         ...
 
 
-Notify = Callable[[Campaign, Notice, str], None]
+SendNotice = Callable[[Campaign, Notice, str], None]
 """Sends a notice if the specification asks for it; never fails."""
 
 _RESTS = frozenset({Action.validated, Action.stale})
@@ -177,7 +177,7 @@ class Conductor(OnWarehouse):
     publisher: Publisher
     gatekeeper: Gatekeeper
     backfills: Backfills
-    notify: Notify
+    notify: SendNotice
 
     def waiting(self) -> tuple[str, ...]:
         """The launched campaigns with an open unit: those that may have a next step."""

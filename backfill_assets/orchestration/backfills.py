@@ -264,22 +264,21 @@ class Launched:
 
 @dataclass(frozen=True)
 class LaunchState:
-    """How far a native backfill is: its status, its runs by state, how many days are checked, and the units it works in."""
+    """How far a native backfill is: its status, its runs by state, how many days are checked, and the units it works in.
+
+    `failure` says why it ended without success; it is empty until then.
+    """
 
     status: str
     runs: Mapping[str, int]
     checked: int
     units: frozenset[str]
+    failure: str = ""
 
     @property
     def over(self) -> bool:
         """Whether nothing of it runs any more."""
         return self.status in OVER
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether all of its runs ended well."""
-        return self.status == BulkActionStatus.COMPLETED_SUCCESS.value
 
 
 def launch_state(
@@ -296,13 +295,17 @@ def launch_state(
             f"the Dagster instance in DAGSTER_HOME does not have backfill {launched.backfill}, so this command cannot "
             "follow it. It runs where the webserver belongs to: follow it there, or set DAGSTER_HOME to that instance"
         )
-    wanted = dg.RunsFilter(tags={BACKFILL_TAG: launched.backfill})
-    runs = Counter(run.status.value for run in instance.get_runs(wanted))
+    filters = dg.RunsFilter(tags={BACKFILL_TAG: launched.backfill})
+    runs = Counter(run.status.value for run in instance.get_runs(filters))
     units = _units_of(application, launched, before, began=bool(runs))
     days = {(name, day) for name, found in launched.targets.items() for day in found}
     evidence = (application.ledger.evidence(unit) for unit in units)
     checked = {key for by_day in evidence for key, found in by_day.items() if found.verdicts} & days
-    return LaunchState(backfill.status.value, runs, len(checked), units)
+    failure = ""
+    if (status := backfill.status.value) in OVER and backfill.status is not BulkActionStatus.COMPLETED_SUCCESS:
+        ended = f"backfill {launched.backfill} ended as {status.lower().replace('_', ' ')}; see it in Dagster"
+        failure = failure_of(instance, backfill) or ended
+    return LaunchState(status, runs, len(checked), units, failure)
 
 
 def _units_of(application: Application, launched: Launched, before: Collection[str], *, began: bool) -> frozenset[str]:
@@ -334,12 +337,11 @@ def _units_of(application: Application, launched: Launched, before: Collection[s
 
 def built_in(instance: dg.DagsterInstance, launched: Launched) -> frozenset[str]:
     """The units that the newest shadows of a launch's days belong to."""
-    found: set[str] = set()
-    for name, days in launched.targets.items():
-        found |= set(
-            map(str, last_metadata_value(instance, asset_key(Layer.shadow, name), sorted(days), "unit").values())
-        )
-    return frozenset(found)
+    found = (
+        last_metadata_value(instance, asset_key(Layer.shadow, name), sorted(days), "unit")
+        for name, days in launched.targets.items()
+    )
+    return frozenset(str(unit) for by_day in found for unit in by_day.values())
 
 
 def failure_of(instance: dg.DagsterInstance, backfill: DagsterBackfill, but: Collection[str] = ()) -> str:

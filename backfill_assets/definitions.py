@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import dagster as dg
 
 from backfill_assets.application import Application
 from backfill_assets.consumers.carrier_report import carrier_report
 from backfill_assets.orchestration.definitions import definitions_of
+from backfill_assets.settings import require_one_environment
 
+require_one_environment(os.environ)
 _application = Application.from_env()
 _reports = _application.settings.warehouse / "reports"
 _consumers = [carrier_report(_reports / "carrier_report")] if "flights" in _application.datasets else []

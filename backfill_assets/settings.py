@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import psutil
+from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict, Field
 
 from backfill_assets.campaign.approval import parse_roles
@@ -284,13 +286,14 @@ def _read(environ: Mapping[str, str], name: str, parse: Callable[[str], _Value])
     try:
         return parse(text)
     except ValueError as error:
-        # A URL may carry a password: the variable's name is enough to find it.
-        shown = (
-            "its value (not shown: it may hold a secret)"
-            if "_URL" in name or may_hold_secret(text)
-            else repr(text[:_SHOWN])
-        )
-        raise SettingsError(f"{_PREFIX}{name}: {shown} cannot be used; {error}.") from None
+        raise SettingsError(f"{_PREFIX}{name}: {_shown(name, text)} cannot be used; {error}.") from None
+
+
+def _shown(name: str, text: str) -> str:
+    # A URL may carry a password: the variable's name is enough to find it.
+    if "_URL" in name or may_hold_secret(text):
+        return "its value (not shown: it may hold a secret)"
+    return repr(text[:_SHOWN])
 
 
 def _computes(environ: Mapping[str, str]) -> dict[str, str]:
@@ -318,3 +321,67 @@ def _resolved(folder: Path) -> Path:
         if error.errno == errno.ELOOP:
             raise
     return folder.resolve()
+
+
+def env_file(folder: Path) -> dict[str, str]:
+    """The variables of the `.env` in a folder, which Dagster's commands read when they are started there; none without one.
+
+    Raises:
+        SettingsError: the file cannot be read.
+    """
+    file = folder / ".env"
+    try:
+        return {name: value for name, value in dotenv_values(file).items() if value is not None}
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{file} cannot be read ({error}); make it readable, or move it away") from None
+
+
+def environment_in(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a command that is started in `folder`: what the `.env` there says replaces what `environ` says.
+
+    Raises:
+        SettingsError: they disagree about a setting or about DAGSTER_HOME; or the file cannot be read.
+    """
+    found = env_file(folder)
+    _require_same(environ, found, folder)
+    return {**environ, **found}
+
+
+def require_one_environment(environ: Mapping[str, str]) -> None:
+    """Refuse to go on in a process of Dagster in which a `.env` has replaced a setting of the environment.
+
+    A command that somebody starts with the same environment, but in another folder, would read another installation.
+
+    Raises:
+        SettingsError: a setting was replaced by another value, here or in the Dagster process that started this one.
+    """
+    process = psutil.Process()
+    try:
+        for one in (process, *process.parents()):
+            if one != process and not _is_dagster(one.cmdline()):
+                return
+            folder = Path(one.cwd())
+            # A value that is not the file's was set by the code that runs here.
+            injected = {name: value for name, value in env_file(folder).items() if environ.get(name) == value}
+            _require_same(one.environ(), injected, folder)
+    except (OSError, psutil.Error):  # another user's process, or one that has just ended
+        return
+
+
+def _is_dagster(command: Sequence[str]) -> bool:
+    """Whether a command line runs one of Dagster's programs, or our daemon, as a script or as a module."""
+    return any(Path(word).name.startswith(("dagster", "backfill_assets.")) for word in command[:3])
+
+
+def _require_same(environ: Mapping[str, str], found: Mapping[str, str], folder: Path) -> None:
+    for name, value in found.items():
+        before = environ.get(name, "")
+        if not (name.startswith(_PREFIX) or name == "DAGSTER_HOME") or not before or before == value:
+            continue
+        if before.startswith("/") and value.startswith("/") and os.path.realpath(before) == os.path.realpath(value):
+            continue
+        raise SettingsError(
+            f"{name} is {_shown(name, before)} in the environment and {_shown(name, value)} in {folder / '.env'}, which "
+            f"Dagster's processes read instead: half of the commands would use another installation. Unset {name}, or "
+            "change that file."
+        )

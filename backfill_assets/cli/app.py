@@ -6,12 +6,23 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import typer
 
 from backfill_assets import operations
-from backfill_assets.cli import campaigns, deliveries, doctor, launches, proof, releases, specifications, status
+from backfill_assets.cli import (
+    campaigns,
+    deliveries,
+    doctor,
+    launches,
+    proof,
+    releases,
+    specifications,
+    status,
+)
 from backfill_assets.cli.output import command_of, run_command, show_json
+from backfill_assets.settings import environment_in
 
 app = typer.Typer(
     name="backfill",
@@ -44,7 +55,13 @@ app.command("list")(campaigns.list_campaigns)
 
 def main() -> None:
     """Run a command; a refusal prints one message without a stack trace and exits with code 1."""
-    # Like Dagster, commands find modules in the working folder, so that models can import them.
-    with contextlib.suppress(OSError):
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Dagster does
-    run_command(app)
+    run_command(_in_working_folder)
+
+
+def _in_working_folder() -> None:
+    # Like Dagster's commands, ours import modules from the working folder, for models, and read its `.env`.
+    with contextlib.suppress(FileNotFoundError):  # somebody removed it
+        folder = Path.cwd()
+        sys.path.insert(0, str(folder))
+        os.environ.update(environment_in(folder, os.environ))
+    app()

@@ -75,7 +75,7 @@ dev: setup ## Open the Dagster UI with its daemon (more options: make dev ARGS="
 	@mkdir -p "$$BACKFILL_ASSETS_DAGSTER_STATE"
 	@exec $(BIN)/dagster dev $(ARGS)
 
-bench: setup ## Measure the road beside a bare Spark job (BENCH_SCALE=0.01 is quick; make bench ARGS="--json")
+bench: setup ## Measure the pipeline beside a bare Spark job (BENCH_SCALE=0.01 is quick; make bench ARGS="--json")
 	@$(BIN)/python -m benchmarks --scale $(BENCH_SCALE) $(ARGS)
 
 soak: setup ## Work under random kills and judge what readers saw (SOAK_MINUTES=20; SOAK_SEED repeats what was tried)
@@ -145,9 +145,10 @@ audit: $(STAMP) ## Look up every pinned package in the advisories of known vulne
 	@$(BIN)/uv tool run --quiet --python $(BIN)/python --from pip-audit==$(PIP_AUDIT) pip-audit --requirement requirements.lock \
 	  --require-hashes --disable-pip --strict --progress-spinner off $(ARGS)
 
-dist: $(STAMP) ## Build both packages, backfill-assets and dagster-batched-events, into dist/ (needs the network)
+dist: $(STAMP) ## Build both packages and the constraints to install them with into dist/ (needs the network)
 	@rm -rf dist
 	@for package in $(EVENTS) .; do $(BIN)/uv build --quiet --python $(BIN)/python --out-dir dist $$package || exit 1; done
+	@sed -n 's/^\([a-z0-9._-]*\)\(\[[^]]*\]\)\{0,1\}\(==.*\) \\$$/\1\3/p' requirements.lock | sort -u > dist/constraints.txt
 
 clean: ## Stop the Spark server and remove all state (tables, ledger, runs); .venv stays
 	@if [ -d "$$BACKFILL_ASSETS_STATE" ] && [ -x $(BIN)/backfill ]; then \

@@ -34,6 +34,8 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "unit/doctor/test_repair.py::test_a_repair_that_dies_is_finished_by_the_next": ("1", "4"),
     "unit/consumers/test_carrier_report.py::test_only_an_installation_with_flights_has_the_report": (),
+    "unit/orchestration/test_component.py::test_dg_lists_scaffolds_and_checks_datasets": (),
+    "unit/project/test_install.py": (),
     "unit/demo/test_orders.py::test_every_order_line_lands_in_the_file_of_its_day_and_nowhere_else": (),
     "unit/faults/test_hosts_and_postgres.py::test_postgres_is_killed_before_a_step_of_a_release": ("*-commit",),
     "unit/faults/test_others_at_the_table.py::test_another_writer_changes_the_table_while_a_release_is_rolled_back": _STRANGERS,

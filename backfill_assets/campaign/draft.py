@@ -5,9 +5,12 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import assert_never
 
 import yaml
 
+from backfill_assets.campaign.specification import FirstLayer
 from backfill_assets.core.text import format_duration
 from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.loaded import Catalog
@@ -51,6 +54,25 @@ approval: {{required: true, by: {by}, not_owner: {not_owner}}}
 rollback: {{keep_for: {keep_for}}}
 # notify: {{webhook: env:BACKFILL_WEBHOOK, on: [launched, stopped, validated, published, rolled_back]}}
 """
+
+
+class Mistake(StrEnum):
+    """Where a mistake was made, which decides what has to run again."""
+
+    ingestion = "ingestion"
+    transformation = "transformation"
+    reference = "reference"
+
+    @property
+    def first_layer(self) -> FirstLayer:
+        """The first layer that the mistake reached; both models may have read a wrong reference."""
+        match self:
+            case Mistake.ingestion:
+                return FirstLayer.raw
+            case Mistake.transformation | Mistake.reference:
+                return FirstLayer.staging
+            case _:
+                assert_never(self)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ app = typer.Typer(
 app.add_typer(doctor.spark, name="spark")
 app.add_typer(status.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    status.status, status.metrics, launches.run, deliveries.deliveries, deliveries.withdraw, deliveries.reland,
+    specifications.init, status.status, status.metrics, launches.run, deliveries.deliveries, deliveries.withdraw, deliveries.reland,
     releases.path, doctor.sql, launches.resume, launches.refresh, status.discard, releases.releases, releases.publish,
     releases.reconcile, doctor.doctor, specifications.new, specifications.validate,
     campaigns.preview, campaigns.history, proof.diff_history, proof.report,

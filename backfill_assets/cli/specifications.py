@@ -1,4 +1,4 @@
-"""Commands about specifications: new, validate."""
+"""Commands that write the first version of files, and check them: init, new, validate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.campaign.draft import Draft, draft_text
+from backfill_assets.campaign.draft import Draft, Mistake, draft_text
 from backfill_assets.campaign.load import (
     LoadedSpecification,
     load_specification,
@@ -32,6 +32,26 @@ from backfill_assets.core.unit import shown_days
 from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.yaml import FileProblem, shown_path
+from backfill_assets.project.scaffold import addition, new_project
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="The project's folder.")] = Path(),
+    into: Annotated[
+        bool, typer.Option("--into", help="Add to the Dagster project in this folder; changes none of its files.")
+    ] = False,
+) -> None:
+    """Write a project with one example dataset, for the Dagster UI, its daemon and this command; never overwrites a file."""
+    scaffold = addition(folder) if into else new_project(folder)
+    scaffold.write()
+    for name in scaffold.files:
+        say(f"wrote {shown_path(folder / name)}")
+    for name, needed in scaffold.kept.items():
+        say(f"kept {shown_path(folder / name)}" + (f"; {needed}" if needed else ""))
+    where = "" if folder.absolute() == Path.cwd() else f"cd {shown_path(folder)}, then "
+    say(
+        f"next: {where}start dagster dev, and in a second terminal: backfill run store_sales 2024-05-01..2024-05-03 --watch"
+    )
 
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Specifications, such as backfills/*.yaml.")]) -> None:
@@ -117,8 +137,14 @@ def new(
     owner: Annotated[str, typer.Option(help="Who is responsible; by default the dataset's owner.")] = "",
     approver: Annotated[list[str] | None, typer.Option(help="User or role that may approve; repeat for more.")] = None,
     expect: Annotated[list[str] | None, typer.Option(help="metric=change, such as revenue=-50%; repeat.")] = None,
+    mistake: Annotated[
+        Mistake | None, typer.Option(help="Where the mistake was made; it decides which layers run again.")
+    ] = None,
     begins: Annotated[
-        str, typer.Option("--from", help="First layer to run again; by default the dataset's first.")
+        str,
+        typer.Option(
+            "--from", help="First layer to run again; by default what --mistake says, or the dataset's first."
+        ),
     ] = "",
     downstream: Annotated[str, typer.Option(help="none, all, or datasets separated by commas.")] = "all",
     folder: Annotated[Path, typer.Option(help="Folder of the specifications.")] = _FOLDER,
@@ -127,6 +153,8 @@ def new(
     application = Application.from_env()
     # A call with all required options comes from a script, which cannot answer questions.
     asks = not (dataset and start and end and change and name and approver)
+    if asks and not begins and mistake is None:
+        mistake = _asked(f"Where was the mistake made ({', '.join(Mistake)})", _mistake, Mistake.ingestion.value)
     target = application.dataset(dataset) if dataset else _asked_dataset(application)
     first = parse_day(start) if start else _asked_day("First", target)
     last = parse_day(end) if end else _asked_day("Last", target)
@@ -139,7 +167,7 @@ def new(
     if asks and not expected:
         question = "What changes, as metric=change, separated by commas (may be empty)"
         expected = _asked(question, lambda text: _changes(_listed(text), target), "")
-    scope = (begins, downstream)
+    scope = (begins or (mistake.first_layer.value if mistake else ""), downstream)
     draft = Draft(name, target.name, first, last, change, owner, tuple(approvers), issue, *scope, expected)
     file = shown_path(_written(application, draft, folder))
     say(f"wrote {file}; complete it, then: backfill validate {file}")
@@ -181,6 +209,13 @@ def _asked(question: str, read: Callable[[str], _Answer], default: str | None = 
 
     answer: _Answer = typer.prompt(question, default=default, show_default=bool(default), value_proc=checked)
     return answer
+
+
+def _mistake(text: str) -> Mistake:
+    try:
+        return Mistake(text)
+    except ValueError:
+        raise SpecificationError(f"{text!r} is not a place of a mistake; choose {', '.join(Mistake)}") from None
 
 
 def _asked_dataset(application: Application) -> Dataset:

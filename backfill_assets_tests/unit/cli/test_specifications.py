@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import backfill_assets
 from backfill_assets.campaign.draft import Draft, draft_text
 from backfill_assets.campaign.load import LoadedSpecification, load_specification, misfits, read_specification
+from backfill_assets.campaign.specification import FirstLayer
 from backfill_assets.cli.app import app
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.unit import Launch, ReleaseMode, Unit
@@ -138,6 +139,24 @@ def test_a_new_specification_validates(run: Run) -> None:
     assert run("validate", "backfills/tax-fix.yaml").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [
+        ([], "shadow"),  # daily_sales is built from another dataset
+        (["--mistake", "ingestion"], "raw"),
+        (["--mistake", "transformation"], "staging"),
+        (["--mistake", "reference"], "staging"),
+        (["--mistake", "reference", "--from", "shadow"], "shadow"),
+    ],
+)
+def test_where_the_mistake_was_made_decides_which_layers_run_again(run: Run, options: list[str], first: str) -> None:
+    done = run("new", *COMPLETE, *options)
+    assert done.exit_code == 0, done.output
+    loaded = load_specification(Path("backfills/tax-fix.yaml"))
+    assert isinstance(loaded, LoadedSpecification)
+    assert loaded.specification.scope.from_.value == first
+
+
 def test_every_commented_line_of_a_new_specification_may_be_used(run: Run) -> None:
     run("new", *COMPLETE, "--expect", "tax=any")
     file = Path("backfills/tax-fix.yaml")
@@ -152,6 +171,7 @@ def test_every_commented_line_of_a_new_specification_may_be_used(run: Run) -> No
 
 def test_a_value_without_an_option_is_asked_for_until_it_can_be_read(run: Run) -> None:
     answers = [
+        "models", "transformation",
         "sales", "order_items", "1995", "1995-01-01", "1999-01-01", "1995-01-02", "Fix: the #1 bug", "", "a fix",
         "tax-fix", "", "ann",
         "ben, finance-controller", "revenue=-1%", "net_revenue=little", "net_revenue=-1%",
@@ -161,6 +181,7 @@ def test_a_value_without_an_option_is_asked_for_until_it_can_be_read(run: Run) -
     assert done.exit_code == 0, done.output
     assert "there is no dataset 'sales'; choose one of: " in done.output
     problems = (
+        "'models' is not a place of a mistake; choose ingestion, transformation, reference",
         "'1995' is not an ISO date",
         "1999-01-01 is outside the history",
         "'a fix': use a-z",
@@ -172,6 +193,7 @@ def test_a_value_without_an_option_is_asked_for_until_it_can_be_read(run: Run) -
     loaded = load_specification(Path("backfills/order-items-1995-01.yaml"))
     assert isinstance(loaded, LoadedSpecification)
     assert loaded.specification.reason.change == "Fix: the #1 bug"
+    assert loaded.specification.scope.from_ is FirstLayer.staging
     assert loaded.specification.approval.by == ("ben", "finance-controller")
     assert loaded.specification.execution.canary is not None
     assert loaded.specification.execution.canary.partitions == 1

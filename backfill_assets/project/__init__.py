@@ -1,0 +1,1 @@
+"""A project of a user: the files that it begins with."""

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import dagster as dg
 
-__all__ = ["build_definitions"]
+    from backfill_assets.orchestration.component import DatasetComponent as Dataset
+
+__all__ = ["Dataset", "build_definitions"]
 
 
 def build_definitions(folder: Path | str | None = None) -> dg.Definitions:
@@ -24,3 +26,16 @@ def build_definitions(folder: Path | str | None = None) -> dg.Definitions:
     from backfill_assets.orchestration.definitions import definitions_from  # noqa: PLC0415
 
     return definitions_from(folder)
+
+
+def __getattr__(name: str) -> object:
+    # As above. Dagster's components look for `type: backfill_assets.Dataset` here.
+    if name == "Dataset":
+        from backfill_assets.orchestration.component import DatasetComponent  # noqa: PLC0415
+
+        return DatasetComponent
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), "Dataset"]

@@ -11,12 +11,13 @@ from dagster_deltalake import DeltaTableResource, LocalConfig
 from dagster_pyspark import LazyPySparkResource
 
 from backfill_assets.application import Application
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.orchestration.assets import pipeline_assets, published_asset
 from backfill_assets.orchestration.checks import shadow_checks
 from backfill_assets.orchestration.jobs import operation_jobs, sweep_schedule
 from backfill_assets.orchestration.release_events import upstream_current
 from backfill_assets.orchestration.sensors import conduct_campaigns, dead_workers, late_deliveries, live_pipelines
-from backfill_assets.settings import Settings
+from backfill_assets.settings import Settings, require_one_environment
 from backfill_assets.spark.registration import client_environment
 from backfill_assets.spark.server import SparkServer
 
@@ -56,6 +57,7 @@ def definitions_from(folder: Path | str | None) -> dg.Definitions:
     Raises:
         SettingsError: an environment variable cannot be used.
     """
+    require_one_environment(os.environ)
     settings = Settings.from_env(os.environ)
     if folder is not None:
         settings = settings.model_copy(update={"datasets": Path(folder).expanduser().absolute()})
@@ -63,28 +65,36 @@ def definitions_from(folder: Path | str | None) -> dg.Definitions:
 
 
 def definitions_of(application: Application) -> dg.Definitions:
-    """Assets, checks, jobs, sensors and resources of an application; warns of each dataset folder with problems."""
+    """The definitions of an application; warns of each dataset folder with problems."""
     for problem in application.catalog.problems:
         _log.warning("dataset not loaded: %s", problem)
-    assets: list[dg.AssetsDefinition | dg.AssetSpec] = []
-    checks: list[dg.AssetChecksDefinition] = []
-    resources: dict[str, LazyPySparkResource | DeltaTableResource] = {"pyspark": warm_spark(application)}
-    for name, loaded in application.datasets.items():
-        assets += [*pipeline_assets(loaded, application), published_asset(loaded, application)]
-        checks.append(shadow_checks(loaded, application))
-        checks += [upstream_current(loaded, application)] if loaded.dataset.upstream else []
-        resources[f"{name}_table"] = published_table(application, name)
+    datasets = (dataset_definitions(loaded, application) for loaded in application.datasets.values())
+    return dg.Definitions.merge(*datasets, location_definitions(application))
+
+
+def dataset_definitions(loaded: LoadedDataset, application: Application) -> dg.Definitions:
+    """Assets, checks and the published table of one dataset."""
+    checks = [shadow_checks(loaded, application)]
+    checks += [upstream_current(loaded, application)] if loaded.dataset.upstream else []
+    name = loaded.dataset.name
+    return dg.Definitions(
+        assets=[*pipeline_assets(loaded, application), published_asset(loaded, application)],
+        asset_checks=checks,
+        resources={f"{name}_table": published_table(application, name)},
+    )
+
+
+def location_definitions(application: Application) -> dg.Definitions:
+    """What a code location has once, for all its datasets: jobs, schedules, sensors, the Spark session."""
     pipelines = live_pipelines(application)
     return dg.Definitions(
-        assets=assets,
-        asset_checks=checks,
         jobs=[*operation_jobs(application), *(pipeline.job for pipeline in pipelines)],
         schedules=[
             *(pipeline.schedule for pipeline in pipelines if pipeline.schedule is not None),
             sweep_schedule(),
         ],
         sensors=[dead_workers(application), conduct_campaigns(application), late_deliveries(application, pipelines)],
-        resources=resources,
+        resources={"pyspark": warm_spark(application)},
         # One process per run: a chunk's steps share imports and connections, and a cancelled run ends completely.
         executor=dg.in_process_executor,
     )

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import dagster as dg
 
-from backfill_assets.cli.launches import follow
 from backfill_assets.cli.output import console, opened_dagster, say
+from backfill_assets.cli.watch import follow
 from backfill_assets.orchestration.backfills import Backfill, DagsterBackfills, Launched, launch_backfill
 from backfill_assets.orchestration.names import keys_of, layers_of
 from demo.campaign_models import DATASET, UPSTREAM

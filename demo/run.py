@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backfill_assets.application import Application
-from backfill_assets.cli.launches import follow
 from backfill_assets.cli.output import console, opened_dagster, say, table
+from backfill_assets.cli.watch import follow
 from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.layers import Layer

@@ -4,43 +4,37 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from backfill_assets import operations
 from backfill_assets.application import Application
 from backfill_assets.cli.campaigns import resume_campaign
-from backfill_assets.cli.output import Webserver, campaign_of, console, finish, opened_dagster, opened_shell, say
-from backfill_assets.cli.releases import needs_approval
+from backfill_assets.cli.output import Webserver, campaign_of, finish, opened_dagster, opened_shell, say
 from backfill_assets.cli.status import moved_days, say_held
+from backfill_assets.cli.watch import complete_line, ended, follow, outcome, releases_itself
 from backfill_assets.core.days import format_days, parse_days
 from backfill_assets.core.errors import ArgumentError, ContractError, InvalidDayError, UnitError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import in_words, shortened
-from backfill_assets.core.unit import CONTRACT_TAG, REASON_TAG, UNIT_TAG, ReleaseMode, Unit, UnitState
+from backfill_assets.core.unit import CONTRACT_TAG, REASON_TAG, UNIT_TAG, Launch, Unit, UnitState, assign_unit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.evidence.outdated import Outdated, Relaunch
 from backfill_assets.evidence.readiness import DayBlocker, explain_blockers
-from backfill_assets.release.finish import last_publish
 
 if TYPE_CHECKING:
-    from dagster import DagsterInstance
-
-    from backfill_assets.orchestration.backfills import Launched, LaunchState
+    from backfill_assets.orchestration.backfills import Launched
 
 Days = tuple[dt.date, ...]
-_LOOK_SECONDS: Final = 2
-_PATIENCE: Final = 60
-"""Seconds without a run after which a command that watches says that the daemon may be down."""
 _TITLE: Final = 100
 """The longest title that Dagster accepts."""
 _REASON: Final = 500
-"""The longest reason: it is a run tag, and Postgres indexes at most 2.7 kB of a tag."""
+"""The longest reason."""
+_LONGEST_TAG: Final = 2_500
+"""In bytes: Postgres indexes at most 2.7 kB of a tag with its key."""
 
 ExpectedChange = Annotated[
     str,
@@ -93,6 +87,8 @@ def run(
     if declared and only not in {None, Layer.shadow}:
         raise ContractError(f"--only {only} checks nothing, so it can expect no change; leave out what must change")
     tags = {**_contract_tag(declared, names), **_reason_tag(reason)}
+    if only in {None, Layer.shadow}:
+        _refuse_claimed(application, names, days)
     about = _About(f"run {' '.join(words)}", reason, tags)
     _launch_all(application, [(Relaunch(names, days), about)], webserver, watch=watch, only=only)
 
@@ -197,12 +193,23 @@ def _asked(application: Application, words: Sequence[str], *, downstream: bool) 
     return names, days
 
 
+def _refuse_claimed(application: Application, names: Sequence[str], days: Days) -> None:
+    """Refuse now what the runs of the launch would refuse: days that another open unit has claimed."""
+    for group in application.catalog.groups:
+        targets = {name: frozenset(days) for name in group if name in names}
+        claims = {(name, day): unit for name in targets for day, unit in application.ledger.claims(name, days).items()}
+        if claims:
+            assign_unit(Launch(targets, "console"), None, claims, {})
+
+
 def _expected(texts: Sequence[str], names: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
     """The expected changes by dataset, from `metric=change` or, with several datasets, `dataset.metric=change`."""
     found: dict[str, dict[str, str]] = {}
     for text in texts:
         subject, sign, change = (part.strip() for part in text.partition("="))
-        name, dot, metric = subject.partition(".") if len(names) > 1 else (names[0], ".", subject)
+        name, dot, metric = subject.partition(".")
+        if len(names) == 1 and name not in names:
+            name, dot, metric = names[0], ".", subject
         if not sign or not dot or name not in names:
             example = "revenue=-50%" if len(names) == 1 else f"{names[0]}.revenue=-50%"
             raise ContractError(f"--expect {text!r} names no change of {in_words(names)}; write it as {example}")
@@ -235,81 +242,10 @@ def _launch_all(
         except KeyboardInterrupt:
             say("the Dagster daemon goes on without this command; see: backfill status")
             raise
-        units = frozenset[str]().union(*(_ended(instance, *pair) for pair in zip(launched, states, strict=True)))
-    blocked = [unit for unit in sorted(units) if _outcome(application, unit, only)]
+        units = frozenset[str]().union(*(ended(instance, *pair) for pair in zip(launched, states, strict=True)))
+    blocked = [unit for unit in sorted(units) if outcome(application, unit, only)]
     if blocked or any(state.failure for state in states):
         raise typer.Exit(1)
-
-
-def follow(application: Application, instance: DagsterInstance, launched: Launched) -> LaunchState:
-    """Show the progress of a backfill until it is over; its last state."""
-    from backfill_assets.orchestration.backfills import launch_state  # loads Dagster
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("days checked"), TimeElapsedColumn(),
-    )  # fmt: skip
-    began, warned = time.monotonic(), False
-    state = launch_state(application, instance, launched)
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("", total=sum(map(len, launched.targets.values())))
-        while True:
-            runs = ", ".join(f"{count} {name.lower()}" for name, count in sorted(state.runs.items()))
-            what = f"runs: {runs}" if runs else "waiting for the Dagster daemon"
-            progress.update(bar, completed=state.checked, description=what)
-            if state.over:
-                return state
-            if not (runs or warned) and time.monotonic() - began > _PATIENCE:
-                warned = True
-                progress.console.print(
-                    f"no run yet after {_PATIENCE} s: check that the Dagster daemon runs", markup=False
-                )
-            time.sleep(_LOOK_SECONDS)
-            state = launch_state(application, instance, launched, state.units)
-
-
-def _ended(instance: DagsterInstance, launched: Launched, state: LaunchState) -> frozenset[str]:
-    """Say how a backfill ended; the units whose outcome is still to be said."""
-    from backfill_assets.orchestration.backfills import built_in  # loads Dagster
-
-    if state.failure:
-        say(f"failed: {state.failure}")
-        return state.units
-    if launched.only in {Layer.raw, Layer.staging}:
-        say(f"{launched.only} is built; this launch releases nothing")
-        return state.units
-    # If another launch has released the days since this one was made, this command may not have seen its claims.
-    units = state.units or built_in(instance, launched)
-    if not units:
-        say("nothing had to be built or released")
-    return units
-
-
-def _outcome(application: Application, unit_id: str, only: Layer | None) -> bool:
-    """Say what became of a unit and what to do next; whether something is left that the launch should have done."""
-    unit = application.ledger.unit(unit_id)
-    if unit.state is UnitState.published:
-        for record in last_publish(application.ledger.releases(unit=unit_id)):
-            manifest = record.manifest
-            days = [swap.day for swap in manifest.days]
-            say("\n".join(operations.published_lines(manifest.release, manifest.dataset, days)))
-        return False
-    if unit.state is not UnitState.open:
-        say(f"unit {unit_id} was {unit.state.value.replace('_', ' ')} meanwhile: nothing of it is published")
-        return True
-    if blockers := application.publisher.blockers(unit_id):
-        say(explain_blockers(blockers))
-        say(f"after the cause is fixed: backfill resume {unit_id}; or give it up: backfill discard {unit_id}")
-        return True
-    say(_complete(unit_id, application.publisher.evidence_hash(unit_id)))
-    return only is not Layer.shadow and _releases_itself(application, unit)
-
-
-def _releases_itself(application: Application, unit: Unit) -> bool:
-    return unit.mode is ReleaseMode.auto and not needs_approval(application, unit.id)
-
-
-def _complete(unit_id: str, evidence: str) -> str:
-    return f"unit {unit_id} is complete; release it with: backfill publish {unit_id} --evidence {evidence}"
 
 
 def _explain(blockers: Sequence[DayBlocker], plans: Sequence[Relaunch]) -> None:
@@ -335,7 +271,13 @@ def _contract_tag(declared: Mapping[str, object], names: Sequence[str]) -> Mappi
     from backfill_assets.orchestration.launches import as_tag  # loads Dagster
 
     mine = {name: declared[name] for name in names if name in declared}
-    return {CONTRACT_TAG: as_tag(mine)} if mine else {}
+    tag = as_tag(mine) if mine else ""
+    if (size := len(tag.encode())) > _LONGEST_TAG:
+        raise ContractError(
+            f"the expected change takes {size:,} bytes as a run tag, which may have {_LONGEST_TAG:,}; launch fewer datasets or "
+            "ranges at once, or declare it in the launchpad of the Dagster UI"
+        )
+    return {CONTRACT_TAG: tag} if tag else {}
 
 
 def _reason_tag(reason: str) -> Mapping[str, str]:
@@ -346,11 +288,11 @@ def _reason_tag(reason: str) -> Mapping[str, str]:
 
 def _finish(application: Application, unit: Unit, reason: str) -> None:
     complete_hash = application.publisher.evidence_hash(unit.id)
-    if _releases_itself(application, unit):
+    if releases_itself(application, unit):
         with opened_shell(application) as shell:
             finish(operations.publish_unit(shell, unit.id, evidence=complete_hash, reason=reason))
         return
-    say(_complete(unit.id, complete_hash))
+    say(complete_line(unit.id, complete_hash))
 
 
 def _launch(

@@ -14,6 +14,7 @@ from backfill_assets.core.errors import (
     ArgumentError,
     BackfillError,
     CampaignError,
+    ClaimedDaysError,
     ContractError,
     DatasetError,
     InvalidDayError,
@@ -172,10 +173,12 @@ def test_a_run_declares_what_must_change(house: House, dagster: Dagster) -> None
     _run("run", "sales", RANGE, "--expect", "amount=-50%", "--expect", "row_count = unchanged")
     _run("run", "sales", "totals", RANGE, "--expect", "totals.amount=any")
     _run("run", "totals", RANGE, "--expected-change", '{"amount": "any"}')
+    _run("run", "sales", RANGE, "--expect", "sales.amount=any")
     assert [json.loads(taken.tags[CONTRACT_TAG]) for taken in dagster.taken] == [
         {"sales": {"amount": "-50%", "row_count": "unchanged"}},
         {"totals": {"amount": "any"}},
         {"totals": {"amount": "any"}},
+        {"sales": {"amount": "any"}},
     ]
 
 
@@ -202,6 +205,7 @@ def test_a_run_declares_what_must_change(house: House, dagster: Dagster) -> None
             "amount of sales is already expected to change by any",
         ),
         (("sales", RANGE, "--expect", "profit=any"), ContractError, "--expect.*unknown metric 'profit'"),
+        (("sales", RANGE, "--expect", "tills.amount=any"), ContractError, r"unknown metric 'tills\.amount'"),
         (("sales", RANGE, "--expected-change", "{}x"), ContractError, "--expected-change: '{}x' is not JSON"),
         (("sales", RANGE, "--expect", "amount=any", "--expected-change", "x.yaml"), ContractError, "give only one"),
         (("sales", RANGE, "--only", "published", "--expect", "amount=any"), ContractError, "--only published checks"),
@@ -214,6 +218,28 @@ def test_a_run_that_cannot_be_meant_launches_nothing(
 ) -> None:
     with pytest.raises(error, match=message):
         _run("run", *words)
+    assert dagster.taken == []
+
+
+def test_days_that_another_unit_has_claimed_are_refused_before_anything_is_launched(
+    house: House, dagster: Dagster
+) -> None:
+    unit = house.world.open_unit({"sales": [D1, D2], "totals": [D1, D2]})
+    more = f"{D1}..{D3}"
+    for words in ((more,), (more, "--downstream"), (more, "--only", "shadow")):
+        with pytest.raises(ClaimedDaysError, match=f"claimed by open unit {unit.id}"):
+            _run("run", "sales", *words)
+    assert dagster.taken == []
+    # These build no unit, or are the unit's own days.
+    _run("run", "sales", more, "--only", "staging")
+    _run("run", "sales", RANGE, "--downstream")
+    assert len(dagster.taken) == 2
+
+
+def test_an_expected_change_that_is_too_long_for_a_tag_launches_nothing(house: House, dagster: Dagster) -> None:
+    clauses = [{"days": {"start": str(day(n)), "end": str(day(n))}, "metrics": {"amount": "any", "row_count": "any"}} for n in range(1, 29)]
+    with pytest.raises(ContractError, match="bytes as a run tag, which may have 2,500; launch fewer"):
+        _run("run", "sales", RANGE, "--expected-change", json.dumps(clauses))
     assert dagster.taken == []
 
 

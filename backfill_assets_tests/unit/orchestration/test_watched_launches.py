@@ -76,7 +76,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
         monkeypatch.setattr(launches, "opened_dagster", opened)
         monkeypatch.setattr(backfills, "launch_backfill", found.launch)
         clock = SimpleNamespace(sleep=found.wait, monotonic=found.monotonic)
-        monkeypatch.setattr("backfill_assets.cli.launches.time", clock)
+        monkeypatch.setattr("backfill_assets.cli.watch.time", clock)
         yield found
 
 
@@ -208,7 +208,7 @@ def test_a_command_that_is_interrupted_says_that_the_daemon_goes_on(
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("backfill_assets.cli.launches.time", SimpleNamespace(sleep=interrupted, monotonic=lambda: 0))
+    monkeypatch.setattr("backfill_assets.cli.watch.time", SimpleNamespace(sleep=interrupted, monotonic=lambda: 0))
     done = _run(daemon, "run", *BOTH, RANGE, statuses=[WAITS])
     assert done.exit_code != 0
     assert "the Dagster daemon goes on without this command; see: backfill status" in done.output

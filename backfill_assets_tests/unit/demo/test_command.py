@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from demo import campaign, run
@@ -80,3 +82,13 @@ def test_a_refusal_is_one_message_without_a_trace(tmp_path: Path) -> None:
     )
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "state").exists()
+
+
+def test_the_readme_declares_the_change_that_the_demo_makes() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^(backfill run flights [^`]*)```", readme, re.MULTILINE)
+    assert dict(text.split("=") for text in re.findall(r"--expect (\S+)", command)) == run.HALVED
+    (block,) = re.findall(r"```yaml\n(ops:\n.*?)```", readme, re.DOTALL)
+    (change,) = yaml.safe_load(block)["ops"]["shadow__flights"]["config"]["expected_change"]
+    assert change["metrics"] == run.HALVED
+    assert f"{change['days']['start']}..{change['days']['end']}" in command

@@ -105,11 +105,12 @@ def addition(root: Path) -> Scaffold:
     files.pop("README.md")
     if module:
         files[f"{defs}/{_EXAMPLE}/defs.yaml"] = DEFS_YAML
-        files[_WORKFLOW] = files[_WORKFLOW].replace(f"-f {_DEFINITIONS}", f"-m {module}.definitions")
-    if _DEFINITIONS in files and _differs(root / _DEFINITIONS, files[_DEFINITIONS]):
-        other = f"backfill_{_DEFINITIONS}"
-        files[other] = files.pop(_DEFINITIONS)
-        files["workspace.yaml"] = files["workspace.yaml"].replace(_DEFINITIONS, other)
+        files[_WORKFLOW] = files[_WORKFLOW].replace(f"-f {_DEFINITIONS} ", "")
+    elif _differs(root / _DEFINITIONS, files[_DEFINITIONS]):
+        own = f"backfill_{_DEFINITIONS}"
+        files[own] = files.pop(_DEFINITIONS)
+        for name in ("workspace.yaml", _WORKFLOW):
+            files[name] = files[name].replace(_DEFINITIONS, own)
     kept = {name: _needed(root / name, text) for name, text in files.items() if (root / name).exists()}
     return Scaffold(root, {name: text for name, text in files.items() if name not in kept}, kept)
 

@@ -118,6 +118,7 @@ def test_an_existing_project_keeps_its_files_and_learns_what_to_add(run: Run, tm
     files = files_of(tmp_path)
     assert {name: files[name] for name in mine} == mine
     assert "build_definitions()" in files["backfill_definitions.py"]
+    assert "materialize -f backfill_definitions.py --select" in files[".github/workflows/backfills.yml"]
     assert (
         "kept workspace.yaml; add below load_from:\n  - python_file:\n      relative_path: backfill_definitions.py"
         in done.output
@@ -149,7 +150,8 @@ def test_a_project_of_dg_gets_a_component_among_its_definitions(run: Run, tmp_pa
     assert files[f"{datasets}/store_sales/defs.yaml"] == "type: backfill_assets.Dataset\n"
     assert load_folder(tmp_path / datasets).problems == ()
     assert f"BACKFILL_ASSETS_DATASETS=${{PWD}}/{datasets}\n" in files[".env"]
-    assert "-m shop.definitions --select" in files[".github/workflows/backfills.yml"]
+    # Dagster finds the project's definitions by its pyproject.toml.
+    assert 'dagster asset materialize --select "group:store_sales"' in files[".github/workflows/backfills.yml"]
     assert not {"definitions.py", "workspace.yaml"} & set(files)
 
 

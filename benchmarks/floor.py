@@ -39,11 +39,7 @@ def _layers(
     if loaded.staging is None:
         raise BenchmarkError(f"{loaded.name} has no staging model; only datasets with a source have a floor")
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    files = [
-        str(file)
-        for day in days
-        for file in layout.sources.glob(dataset.landing.path.replace("{day}", day.isoformat()))
-    ]
+    files = [str(file) for day in days for file in layout.sources.glob(dataset.landing.template.filled(day))]
     name = F.col("_metadata.file_path")
     landed = spark.read.parquet(*files).select(
         "*",

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Final
 
 from backfill_assets.core.days import MOST_DAYS
-from backfill_assets.core.fields import finds_several, is_numeric
+from backfill_assets.core.fields import is_numeric
 from backfill_assets.dataset.sources import Golden
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _reconciliation_problems(dataset: Dataset) -> Iterator[_Problem]:
 
 def _several_files(source: Source) -> str:
     """Why several files may bring rows of a day; empty if only one can."""
-    if finds_several(source.path):
+    if source.template.finds_several:
         return f"source.path {source.path!r} may find several files of a day"
     return "source.late_days lets files of several days bring rows of a day" if source.late_days else ""
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from backfill_assets.core.delivery import Deed, Delivery, DeliveryEntry, FileContent, Place
-from backfill_assets.core.fields import fits
 from backfill_assets.dataset.definition import Dataset, Deduplicate
 from backfill_assets.dataset.sources import OrderBy
 
@@ -52,12 +51,12 @@ def out_of_path(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery, 
     `known` has all deliveries of their days. If the path finds none of a day, the files may have moved: they still count.
     A delivery without rows is left out, unless it would replace the other files of its day (latest_file).
     """
-    path, deliveries = dataset.landing.path, tuple(known)
+    template, deliveries = dataset.landing.template, tuple(known)
     standing = (one for one in heads(deliveries).values() if not one.withdrawn)
-    found = {one.day for one in standing if fits(path, one.day, one.path)}
+    found = {one.day for one in standing if template.fits(one.day, one.path)}
     newest_only = dataset.staging.deduplicate is Deduplicate.latest_file
     force = (one for one in in_force(dataset, deliveries) if one.rows or newest_only)
-    return tuple(one for one in force if one.day in found and not fits(path, one.day, one.path))
+    return tuple(one for one in force if one.day in found and not template.fits(one.day, one.path))
 
 
 def in_order(dataset: Dataset, found: Iterable[Delivery]) -> tuple[Delivery, ...]:

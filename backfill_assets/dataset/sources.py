@@ -10,7 +10,8 @@ from typing import Annotated, Final, Self, assert_never
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from backfill_assets.core.canonical import digest
-from backfill_assets.core.fields import Distance, Name, Part, Percent, RelativePath, checked_pattern
+from backfill_assets.core.fields import Distance, Name, Part, Percent, RelativePath
+from backfill_assets.core.path_template import PathTemplate, checked_template
 from backfill_assets.dataset.checks import CheckConfig
 
 _WIDEST_DECIMAL = 38
@@ -162,7 +163,9 @@ class Undeclared(StrEnum):
 class Source(Files):
     """Where each day's deliveries come from."""
 
-    path: RelativePath = Field(description="Glob below the sources folder; {day} stands for the delivery day.")
+    path: Annotated[RelativePath, AfterValidator(checked_template)] = Field(
+        description="Glob below the sources folder with the delivery day: {day}, {yyyymmdd}, or {yyyy}, {mm} and {dd}."
+    )
     late_days: Annotated[int, Field(ge=0, le=366)] = Field(
         default=0,
         description="Files of up to this many days later may also hold rows of a day; staging reads that far.",
@@ -182,10 +185,10 @@ class Source(Files):
         description="Files are removed once they have landed: an empty sources folder is not an error then.",
     )
 
-    @model_validator(mode="after")
-    def _has_a_day(self) -> Self:
-        checked_pattern(self.path)
-        return self
+    @property
+    def template(self) -> PathTemplate:
+        """Which paths belong to which delivery day."""
+        return PathTemplate(self.path)
 
 
 class Upstream(Part):

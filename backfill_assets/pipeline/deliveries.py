@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from backfill_assets.core.days import ONE_DAY, day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, Place
 from backfill_assets.core.errors import ArgumentError, SourceError
-from backfill_assets.core.fields import fits
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import DeliveryStanding, heads, place_of, standings
 from backfill_assets.evidence.basis import published_among
@@ -188,7 +187,7 @@ def _source(dataset: Dataset, one: Delivery, last: Mapping[Place, Delivery], fil
         return ""
     file = files.get(place_of(one))
     if file is None:
-        return "gone" if fits(dataset.landing.path, *place_of(one)) else "no longer fits source.path"
+        return "gone" if dataset.landing.template.fits(*place_of(one)) else "no longer fits source.path"
     return "as landed" if file.fingerprint == one.fingerprint else "other content, not landed yet"
 
 

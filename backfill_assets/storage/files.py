@@ -15,7 +15,7 @@ from typing import Final
 
 from backfill_assets.core.delivery import Delivery, FileContent, Place
 from backfill_assets.core.errors import SourceError, StorageError
-from backfill_assets.core.fields import days_of, spelled_out
+from backfill_assets.core.path_template import spelled_out
 from backfill_assets.core.release import StoredFile
 from backfill_assets.core.text import visible
 from backfill_assets.dataset.deliveries import place_of
@@ -261,32 +261,27 @@ def discover(
     for checks that repeat every minute; a landing passes no known deliveries.
 
     Raises:
-        SourceError: a file fits two days, has invisible characters in its name, or vanishes meanwhile; a link leads to nothing;
-            or the file system cannot list the files.
+        SourceError: it is unclear to which day a file belongs; a file has invisible characters in its name, or vanishes
+            meanwhile; a link leads to nothing; or the file system cannot list the files.
         LayoutError: a link leads out of the sources folder.
     """
     found: dict[str, SourceFile] = {}
+    template = loaded.dataset.landing.template
     prints = {(d.path, d.size, d.delivered_at): d.fingerprint for d in known}
     for day in sorted(set(delivery_days)):
-        pattern = loaded.dataset.landing.path.replace("{day}", day.isoformat())
-        with read_from(pattern):
-            paths = sorted(layout.sources.glob(pattern))
+        paths = sorted(_paths(layout, template.filled(day)))
         if not paths:
-            _require_links(layout, pattern)
-        for path in paths:
-            relative = path.relative_to(layout.sources).as_posix()
-            if _is_temporary(relative) or not _is_file(path, relative):
+            _require_links(layout, template.filled(day))
+        for path, relative in paths:
+            if not _is_file(path, relative):
                 continue
             if not relative.isprintable():
                 raise SourceError(
                     f"{visible(relative)}: its name is not UTF-8 or has invisible characters, shown here as escapes; deliver it "
                     "under another name"
                 )
-            if len(several := days_of(loaded.dataset.landing.path, relative)) > 1:
-                raise SourceError(
-                    f"{relative}: fits the delivery days {several[0]} and {several[1]}; "
-                    f"make source.path in dataset.yaml ({loaded.dataset.landing.path}) distinguish them"
-                )
+            if doubt := template.doubt(relative):
+                raise SourceError(f"{relative}: {doubt}")
             with read_from(relative):
                 found[relative] = _source_file(day, relative, below(layout.sources, relative), prints)
     return tuple(found.values())
@@ -299,7 +294,7 @@ def require_sources(loaded: LoadedDataset, layout: Layout, known: Callable[[], I
 
     Raises:
         SourceError: there is no sources folder; or no file in it fits any day, although deliveries are known and files are not
-            removed after landing; or the file system cannot list the files.
+            removed after landing; month and day may be swapped; or the file system cannot list the files.
     """
     if not layout.sources.is_dir():
         raise SourceError(
@@ -308,14 +303,18 @@ def require_sources(loaded: LoadedDataset, layout: Layout, known: Callable[[], I
         )
     if loaded.dataset.landing.removed_after_landing:
         return
-    pattern = loaded.dataset.landing.path
-    with read_from(pattern):
-        for path in layout.sources.glob(pattern.replace("{day}", "????-??-??")):
-            if not _is_temporary(path.relative_to(layout.sources).as_posix()):
-                return
-    if delivery := next(iter(known()), None):
+    template = loaded.dataset.landing.template
+    there = False
+    for _, relative in _paths(layout, template.of_any_day):
+        if template.days_of(relative):
+            there = True
+        elif doubt := template.doubt(relative):
+            raise SourceError(f"{visible(relative)}: {doubt}")
+        if there and not template.has_parts:
+            return
+    if not there and (delivery := next(iter(known()), None)):
         raise SourceError(
-            f"{layout.sources}: no file fits {pattern} on any day, although {loaded.name} was landed before, such as from "
+            f"{layout.sources}: no file fits {template.text} on any day, although {loaded.name} was landed before, such as from "
             f"{delivery.path}; correct BACKFILL_ASSETS_SOURCES, or source.path in dataset.yaml. If files are removed "
             "after they have landed, set source.removed_after_landing: true there"
         )
@@ -334,17 +333,23 @@ def delivered_sizes(loaded: LoadedDataset, layout: Layout, delivery_days: Collec
     Raises:
         SourceError: a file vanishes meanwhile, or the file system cannot list the files.
     """
-    pattern, days = loaded.dataset.landing.path, frozenset(delivery_days)
+    template, days = loaded.dataset.landing.template, frozenset(delivery_days)
     sizes: dict[dt.date, int] = {}
-    with read_from(pattern):
-        paths = list(layout.sources.glob(pattern.replace("{day}", "????-??-??")))
-    for path in paths:
-        relative = path.relative_to(layout.sources).as_posix()
-        for day in days.intersection(days_of(pattern, relative)):
+    for path, relative in list(_paths(layout, template.of_any_day)):
+        for day in days.intersection(template.days_of(relative)):
             with read_from(relative):
-                if not _is_temporary(relative) and path.is_file():
+                if path.is_file():
                     sizes[day] = sizes.get(day, 0) + path.stat().st_size
     return sizes
+
+
+def _paths(layout: Layout, glob: str) -> Iterator[tuple[Path, str]]:
+    """Every path that a glob finds, and the same relative to the sources folder; hidden and temporary ones are left out."""
+    with read_from(glob):
+        for path in layout.sources.glob(glob):
+            relative = path.relative_to(layout.sources).as_posix()
+            if not _is_temporary(relative):
+                yield path, relative
 
 
 def _is_temporary(relative: str) -> bool:

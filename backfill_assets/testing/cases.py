@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ from deltalake import write_deltalake
 
 from backfill_assets.core.days import ONE_DAY, day_range, parse_day
 from backfill_assets.core.errors import DatasetError, InvalidDayError
+from backfill_assets.core.path_template import PathTemplate
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Case, LoadedDataset
@@ -286,7 +288,7 @@ def lay_out(case: GoldenCase, sources: Path) -> None:
     """
     for delivery in case.deliveries:
         source = case.loaded.dataset.landing
-        target = sources / _place(source.path, delivery)
+        target = sources / _place(source.template, delivery)
         if target.exists():
             raise DatasetError(f"{delivery.file}: {source.path} has room for one file a day; keep one of them")
         _write(delivery.file, target, source)
@@ -305,15 +307,21 @@ def lay_out_upstreams(case: GoldenCase, layout: Layout) -> None:
         write_deltalake(layout.published_path(dataset.name), rows, partition_by=[dataset.partition_column])
 
 
-def _place(pattern: str, delivery: CaseDelivery) -> PurePosixPath:
-    path = PurePosixPath(pattern.replace("{day}", delivery.day.isoformat()))
-    folder = PurePosixPath(
-        *(part.replace("**", "case").replace("*", "case").replace("?", "x") for part in path.parts[:-1])
-    )
-    name = delivery.file.name
-    stem = delivery.file.stem
-    suited = name if fnmatch(name, path.name) else path.name.replace("*", stem).replace("?", "x")
-    return folder / suited
+def _place(template: PathTemplate, delivery: CaseDelivery) -> PurePosixPath:
+    path = PurePosixPath(template.filled(delivery.day))
+    folder = PurePosixPath(*(_without_wildcards(part, "case") for part in path.parts[:-1]))
+    name, stem = delivery.file.name, delivery.file.stem
+    for own in (name, name + path.suffix):
+        if fnmatch(own, path.name):
+            return folder / own
+    placed = folder / _without_wildcards(path.name, stem)
+    # A stem that begins or ends with a digit may stand beside the day.
+    return folder / _without_wildcards(path.name, f"_{stem}_") if template.doubt(placed.as_posix()) else placed
+
+
+def _without_wildcards(shape: str, star: str) -> str:
+    plain = re.sub(r"\[([^!\]])[^\]]*\]", r"\1", shape)
+    return plain.replace("**", star).replace("*", star).replace("?", "x")
 
 
 def _write(file: Path | None, target: Path, declared: Files) -> None:

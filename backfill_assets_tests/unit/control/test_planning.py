@@ -340,7 +340,16 @@ def test_the_frozen_plan_lies_under_its_campaign_and_fingerprint(office: Office,
 
 @pytest.mark.parametrize(
     "pattern",
-    ["x/{day}.csv", "x/{day}/*.csv", "x/{day}_*.csv", "**/{day}.csv", "{day}/{day}_[ab].csv", "x/*/{day}/part-?.csv"],
+    [
+        "x/{day}.csv",
+        "x/{day}/*.csv",
+        "x/{day}_*.csv",
+        "**/{day}.csv",
+        "{day}/x_[ab].csv",
+        "x/{yyyy}/{mm}/{dd}.csv",
+        "x/{yyyymmdd}-*.csv",
+        "x/*/{day}/part-?.csv",
+    ],
 )
 def test_sizes_of_deliveries_are_those_of_the_files_that_a_landing_finds(tmp_path: Path, pattern: str) -> None:
     home = layout(tmp_path)
@@ -348,7 +357,8 @@ def test_sizes_of_deliveries_are_those_of_the_files_that_a_landing_finds(tmp_pat
         for number, relative in enumerate(
             (
                 f"x/{date}.csv", f"x/{date}/1.csv", f"x/{date}/2.csv", f"x/{date}_1.csv", f"x/{date}_2.csv", f"{date}.csv",
-                f"x/y/{date}.csv", f"{date}/{date}_a.csv", f"{date}/{date}_c.csv", f"x/e/{date}/part-1.csv",
+                f"x/y/{date}.csv", f"{date}/x_a.csv", f"{date}/x_c.csv",
+                f"x/{date:%Y/%m/%d}.csv", f"x/{date:%Y%m%d}-1.csv", f"x/e/{date}/part-1.csv",
                 f"x/e/{date}/part-2.csv.tmp", f"x/{date}_.hidden/1.csv", f"x/{date}/_part.csv",
             )
         ):  # fmt: skip

@@ -121,8 +121,16 @@ def test_a_folder_of_datasets_that_is_not_there_is_refused(tmp_path: Path) -> No
         ("trip: {type: long}", "trip: long", "columns.trip = 'long': write a mapping"),
         ("name: trips", "name: rides", "dataset.yaml:1: name = 'rides': the folder is called 'trips'"),
         ("name: trips", "name: ../x", "name = '../x': the name '../x' is not a safe name"),
-        ("path: trips/{day}.csv", "path: trips.csv", "source: path must contain {day}"),
-        ("path: trips/{day}.csv", "path: trips/{day}/{hour}.csv", "only {day} may be in braces"),
+        (
+            "path: trips/{day}.csv",
+            "path: trips.csv",
+            "source.path = 'trips.csv': it does not contain the delivery day; write {day} (2024-01-31)",
+        ),
+        (
+            "path: trips/{day}.csv",
+            "path: trips/{day}/{hour}.csv",
+            "source.path = 'trips/{day}/{hour}.csv': {hour} is unknown; write the delivery day as {day}",
+        ),
         (
             "path: trips/{day}.csv",
             "path: ../{day}.csv",

@@ -202,6 +202,49 @@ def test_no_name_of_a_file_does_harm(trips: LoadedDataset, layout: Layout, odd: 
         os.unlink(path) if os.path.exists(path) else None  # noqa: PTH108, PTH110  # of bytes
 
 
+def placed(folder: Path, path: str) -> LoadedDataset:
+    """The dataset with its files there."""
+    return loaded(write_dataset(folder / "placed", yaml=YAML.replace("trips/{day}.csv", path) + BY_KEY))
+
+
+@pytest.mark.parametrize(
+    ("path", "there", "refusal"),
+    [
+        ("trips/{yyyymmdd}*.csv", "202401011.csv", "another digit stands beside the day 2024-01-01"),
+        ("trips/*{yyyymmdd}.csv", "120240101.csv", "another digit stands beside the day 2024-01-01"),
+        ("trips/*{yyyymmdd}*.csv", "20240101-20240131.csv", "fits the delivery days 2024-01-01 and 2024-01-31"),
+        ("trips/{day}*.csv", "2024-01-01\u0661.csv", "another digit stands beside the day 2024-01-01"),
+    ],
+)
+def test_a_file_whose_day_is_unclear_is_refused_by_name(
+    path: str, there: str, refusal: str, layout: Layout, tmp_path: Path
+) -> None:
+    file = layout.sources / "trips" / there
+    file.write_bytes(HEADER)
+    with pytest.raises(SourceError, match=refusal) as refused:
+        discover(placed(tmp_path, path), layout, [DAY])
+    helpful(observed(refused.value), f"trips/{there}", line=False)
+
+
+def test_month_and_day_in_the_wrong_order_are_refused_as_soon_as_one_file_shows_it(
+    layout: Layout, tmp_path: Path
+) -> None:
+    wrong, right = (
+        placed(tmp_path / order, f"trips/{order}.csv") for order in ("{yyyy}/{mm}/{dd}", "{yyyy}/{dd}/{mm}")
+    )
+    for day in range(1, 14):
+        file = layout.sources / "trips" / "2024" / f"{day:02}" / "01.csv"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(HEADER)
+        if day <= 12:
+            require_sources(wrong, layout, tuple)
+    with pytest.raises(
+        SourceError, match=r"^trips/2024/13/01\.csv: \{mm\} finds 13 and \{dd\} finds 01, which is no day"
+    ):
+        require_sources(wrong, layout, tuple)
+    require_sources(right, layout, tuple)
+
+
 @pytest.mark.parametrize("target", ["/etc/passwd", "/dev/zero", "../../secret"])
 def test_a_link_is_followed_below_the_sources_only(target: str, trips: LoadedDataset, layout: Layout) -> None:
     (layout.sources.parent / "secret").write_text("secret")

@@ -172,14 +172,10 @@ def _fields_in(pieces: tuple[str, ...], text: str, before: str) -> Iterator[tupl
         start, end = found.span(1)
         if not _fits(glob, text[:start]):
             continue
-        beside = _is_digit((before + text[:start])[-1:]) and bool(_OPEN_BEFORE.search(glob))
-        beside |= _is_digit(text[end : end + 1]) and bool(_OPEN_AFTER.match(after[0]))
+        beside = (before + text[:start])[-1:].isdigit() and bool(_OPEN_BEFORE.search(glob))
+        beside |= text[end : end + 1].isdigit() and bool(_OPEN_AFTER.match(after[0]))
         for others, also in _fields_in(after, text[end:], text[end - 1 : end]):
             yield {field: found[1], **others}, beside or also
-
-
-def _is_digit(character: str) -> bool:
-    return character.isdigit()
 
 
 def _fits(glob: str, text: str) -> bool:

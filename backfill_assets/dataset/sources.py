@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from enum import Enum, StrEnum, auto
-from typing import Annotated, Final, Self, assert_never
+from typing import Annotated, Any, Final, Self, assert_never
 
-from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_serializer, model_validator
+from pydantic_core import CoreSchema
 
 from backfill_assets.core.canonical import digest
-from backfill_assets.core.fields import Distance, Name, Part, Percent, RelativePath
+from backfill_assets.core.errors import MisfitError
+from backfill_assets.core.fields import Distance, Line, Name, Part, Percent, RelativePath
 from backfill_assets.core.path_template import PathTemplate, checked_template
+from backfill_assets.core.text import hidden_in_name
 from backfill_assets.dataset.checks import CheckConfig
 
 _WIDEST_DECIMAL = 38
@@ -36,6 +40,43 @@ def _column_type(value: str) -> str:
 ColumnType = Annotated[
     str, AfterValidator(_column_type), WithJsonSchema({"type": "string", "pattern": f"^({_TYPE.pattern})$"})
 ]
+
+
+def _header(value: str) -> str:
+    if hidden := hidden_in_name(value):
+        raise ValueError(f"it contains the invisible character {hidden}; remove it")
+    if value != value.strip():
+        raise ValueError("it begins or ends with a space; remove it")
+    return value
+
+
+class FileColumn(Part):
+    """A column of a file: its type, and its header (or key) there if that is not the column's name."""
+
+    from_: Annotated[Line, AfterValidator(_header)] | None = Field(
+        default=None, alias="from", description="The column's header or key in the files, in any case."
+    )
+    type: ColumnType
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_short(cls, value: object) -> object:
+        """The type alone stands for a column with that type."""
+        if isinstance(value, str):
+            return {"type": _column_type(value)}
+        if not isinstance(value, (dict, FileColumn)):
+            raise ValueError("write a type, such as string, or {from: HEADER, type: TYPE}")  # noqa: TRY004  # pydantic reports no other
+        return value
+
+    @model_serializer
+    def _plain(self) -> object:
+        return self.type if self.from_ is None else {"from": self.from_, "type": self.type}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The schema of both forms."""
+        model = handler.resolve_ref_schema(handler(core))
+        return {"anyOf": [model["properties"]["type"], model]}
 
 
 class Format(StrEnum):
@@ -85,7 +126,7 @@ class Files(Part):
     """The keys that a source and a reference share."""
 
     format: Format
-    columns: dict[Name, ColumnType] = Field(min_length=1)
+    columns: dict[Name, FileColumn] = Field(min_length=1)
     optional: tuple[Name, ...] = Field(
         default=(), description="Columns that may be missing in a file; they are null there. All others must exist."
     )
@@ -99,6 +140,46 @@ class Files(Part):
         if unknown := [name for name in self.optional if name not in self.columns]:
             raise ValueError(f"optional: {unknown[0]} is not one of the columns; declare its type there")
         return self
+
+    @model_validator(mode="after")
+    def _finds_each_column_once(self) -> Self:
+        if problems := list(self._header_problems()):
+            raise MisfitError(problems)
+        return self
+
+    def _header_problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        taken = dict[str, str]()
+        for name, column in self.columns.items():
+            header, where = self.headers[name], ("columns", name, "from")
+            key = f"columns.{name}.from {column.from_!r}"
+            if column.from_ is None:
+                continue
+            if self.named_by is NamedBy.place:
+                yield (
+                    where,
+                    f"{key}: the files have no header (csv.header is false), so columns are read in order; remove it",
+                )
+            elif header == name:
+                yield where, f"{key} is the column's own name, which it has anyway; remove it"
+            elif header in self.columns:
+                yield where, f"{key} is the name of another column, and readers would mix them up; rename that column"
+            elif header in taken:
+                yield where, f"{key}: {taken[header]} is read from there, too; name another header, or drop one of them"
+            taken[header] = name
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """The type of each column."""
+        return {name: column.type for name, column in self.columns.items()}
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What each column is called in the files, in lower case: its `from`, or its name."""
+        return {name: (column.from_ or name).lower() for name, column in self.columns.items()}
+
+    def shown(self, name: str) -> str:
+        """What a column is called in the files, for people."""
+        return self.columns[name].from_ or name
 
     @property
     def required(self) -> tuple[str, ...]:
@@ -186,6 +267,12 @@ class Source(Files):
     )
 
     @property
+    def as_kept(self) -> Self:
+        """How raw's own lines are read if undeclared columns are dropped: JSON in UTF-8, by the columns' names."""
+        columns = {name: FileColumn(type=kind) for name, kind in self.types.items()}
+        return self.model_copy(update={"format": Format.jsonl, "encoding": Encoding.utf_8, "columns": columns})
+
+    @property
     def template(self) -> PathTemplate:
         """Which paths belong to which delivery day."""
         return PathTemplate(self.path)
@@ -269,12 +356,18 @@ def _form(source: Source) -> str:
     """The lines of text files; for files that raw stores in another form, a digest of that form."""
     if not source.is_text:
         # A column that is missing in a file is null in raw: only the file shows whether it was missing.
-        kept = [source.columns, sorted(source.optional)] if source.optional else source.columns
+        columns = {name: _with_header(source, name, kind) for name, kind in source.types.items()}
+        kept = [columns, sorted(source.optional)] if source.optional else columns
         return f"columns:{digest(kept)[:16]}"
     if source.undeclared is Undeclared.drop:
         read = source.model_dump(mode="json", include={"format", "csv", "encoding", "optional"})
         # Without a header, raw keeps under each name the value at its place.
         names = list(source.columns) if source.named_by is NamedBy.place else sorted(source.columns)
-        return f"cells:{digest([read, names])[:16]}"
+        return f"cells:{digest([read, [_with_header(source, name, name) for name in names]])[:16]}"
     # A header is not a row, and raw does not know which row of a file was the first.
     return "lines+header" if source.named_by is NamedBy.header else "lines"
+
+
+def _with_header(source: Source, name: str, what: str) -> object:
+    """What identifies a column, and its header if it is read from one with another name."""
+    return what if source.headers[name] == name else [source.headers[name], what]

@@ -31,7 +31,7 @@ from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line, shortened, visible
 from backfill_assets.dataset.sources import Encoding, Files, Format, NamedBy, Source, Undeclared, form_of, reading_of
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, Headers, csv_cells, dropped, json_cells
-from backfill_assets.pipeline.tables import struct_of
+from backfill_assets.pipeline.tables import quoted, struct_of
 from backfill_assets.storage.files import read_from
 
 _LONGEST_HEADER: Final = 1 << 20
@@ -100,7 +100,7 @@ def headline(path: Path, shown: str) -> bytes:
 
 
 def columns_of(line: bytes, shown: str, declared: Files) -> tuple[str, ...]:
-    """The columns that a headline names, in order and in lower case.
+    """What a headline calls the columns, in order and in lower case.
 
     Raises:
         SourceError: declared columns are missing or named twice, or the line is no headline.
@@ -122,7 +122,7 @@ def columns_of(line: bytes, shown: str, declared: Files) -> tuple[str, ...]:
         raise SourceError(
             f"{shown}: its header names {len(row):,} columns, at most {_MOST_COLUMNS:,} are read; deliver it again"
         )
-    names = tuple(name.strip().lower() for name in row)
+    names = tuple(name.replace(_SEPARATOR, delimiter).strip().lower() for name in row)
     _check_names(names, shown, declared)
     return names
 
@@ -174,19 +174,20 @@ def _check_end(path: Path, shown: str) -> None:
 
 
 def _check_names(found: tuple[str, ...], shown: str, declared: Files) -> None:
-    missing = [name for name in declared.columns if name not in found and name not in declared.optional]
-    twice = [name for name in declared.columns if found.count(name) > 1]
+    own = declared.headers
+    missing = [declared.shown(name) for name in declared.required if own[name] not in found]
+    twice = [declared.shown(name) for name in declared.columns if found.count(own[name]) > 1]
     if missing or twice:
         what = f"does not name {', '.join(missing)}" if missing else f"names {', '.join(twice)} twice"
         raise SourceError(
-            f"{shown}: its header {what}; expected {', '.join(declared.columns)}; found {_listed(found)}. "
+            f"{shown}: its header {what}; expected {_expected(declared)}; found {_listed(found)}. "
             f"Deliver it with these columns, or correct columns in dataset.yaml{_OPTIONAL if missing else ''}"
         )
 
 
 def _check_keys(path: Path, shown: str, declared: Files) -> None:
     """Refuse a file if a required column is in none of its records: it has another name there. One is often enough."""
-    missing = {name for name in declared.columns if name not in declared.optional}
+    missing = {declared.headers[name] for name in declared.required}
     found: dict[str, None] = {}
     with _lines(path, shown, _LONGEST_RECORD) as lines:
         for line in lines:
@@ -195,9 +196,9 @@ def _check_keys(path: Path, shown: str, declared: Files) -> None:
             found |= dict.fromkeys(_keys(line, declared.encoding))
             missing -= found.keys()
     if missing and found:
-        names = ", ".join(name for name in declared.columns if name in missing)
+        names = ", ".join(declared.shown(name) for name, own in declared.headers.items() if own in missing)
         raise SourceError(
-            f"{shown}: none of its records has {names}; expected {', '.join(declared.columns)}; found "
+            f"{shown}: none of its records has {names}; expected {_expected(declared)}; found "
             f"{_listed(tuple(found))}. Deliver it with these keys, or correct columns in dataset.yaml{_OPTIONAL}"
         )
 
@@ -208,6 +209,10 @@ def _keys(line: bytes, encoding: Encoding) -> Iterable[str]:
     except (ValueError, RecursionError):
         return ()  # such a line goes to quarantine
     return (name.lower() for name in record) if isinstance(record, dict) else ()
+
+
+def _expected(declared: Files) -> str:
+    return ", ".join(map(declared.shown, declared.columns))
 
 
 def _listed(found: tuple[str, ...]) -> str:
@@ -222,8 +227,9 @@ def _check_parquet(path: Path, shown: str, declared: Files) -> None:
         # ValueError: column names that are not UTF-8.
         raise SourceError(f"{shown}: is no complete Parquet file: {in_one_line(error)}; deliver it again") from error
     _check_names(tuple(name.lower() for name in schema.names), shown, declared)
+    kinds = {own: declared.types[name] for name, own in declared.headers.items()}
     for field in schema:
-        kind = declared.columns.get(field.name.lower())
+        kind = kinds.get(field.name.lower())
         if kind is not None and not _fits(field.type, kind):
             raise SourceError(
                 f"{shown}: column {field.name}: expected {kind}, found {str(field.type)[:_SHOWN_CHARACTERS]}. "
@@ -324,7 +330,7 @@ def raw_schema(source: Source) -> T.StructType:
     if source.is_text:
         rows = [T.StructField(name, T.BinaryType()) for name in (LINE, HEADER)]
     else:
-        rows = [*struct_of(source.columns).fields, *struct_of({CORRUPT: "string"}).fields]
+        rows = [*struct_of(source.types).fields, *struct_of({CORRUPT: "string"}).fields]
     return T.StructType([*rows, *lineage.fields, *tail.fields])
 
 
@@ -337,9 +343,11 @@ def lines_of(spark: SparkSession, declared: Files, files: Sequence[Path]) -> Dat
 
 def columns_in(spark: SparkSession, declared: Files, files: Sequence[Path]) -> DataFrame:
     """The declared columns of files with a schema, `CORRUPT` (always null), and the real path of each row's file."""
-    reader = spark.read.schema(struct_of(declared.columns)).format(declared.format.value)
-    frame = reader.load([spark_path(file) for file in files])
-    return frame.select(*declared.columns, F.lit(None).cast("string").alias(CORRUPT), _real_path())
+    own = declared.headers
+    schema = struct_of({own[name]: kind for name, kind in declared.types.items()})
+    frame = spark.read.schema(schema).format(declared.format.value).load([spark_path(file) for file in files])
+    columns = [F.col(quoted(own[name])).alias(name) for name in declared.columns]
+    return frame.select(*columns, F.lit(None).cast("string").alias(CORRUPT), _real_path())
 
 
 def _real_path() -> Column:

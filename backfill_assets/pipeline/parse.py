@@ -86,7 +86,7 @@ HEADER: Final = "_header"
 CORRUPT: Final = "_corrupt_record"
 """The line of a row that could not be read as declared; null in good rows."""
 NAMES: Final = "_names"
-"""The columns that a line has, in lower case."""
+"""What the columns of a line are called in its file, in lower case."""
 CELLS: Final = "_cells"
 """The texts of the declared columns of a line; null if the line is no complete record."""
 
@@ -114,11 +114,11 @@ def typed_rows(cells: DataFrame, declared: Files) -> DataFrame:
     """Lines with cells as rows: declared columns in their types, `_corrupt_record`, `NAMES`, and all other columns."""
     with_cells = computed_once(cells, [CELLS, NAMES, _TEXT])
     texts = {name: F.col(CELLS).getField(name) for name in declared.columns}
-    values = {name: typed(texts[name], kind) for name, kind in declared.columns.items()}
+    values = {name: typed(texts[name], kind) for name, kind in declared.types.items()}
     with_values = computed_once(with_cells.withColumns(values), list(values))
     bad = F.col(CELLS).isNull()
     for name, text in texts.items():
-        if declared.columns[name] != "string":
+        if declared.types[name] != "string":
             bad |= text.isNotNull() & F.col(name).isNull()
     line = F.make_valid_utf8(F.col(LINE).cast("string"))
     shown = F.coalesce(F.col(_TEXT), line, F.lit("(not kept: undeclared is drop, and the line is no complete record)"))
@@ -189,8 +189,8 @@ def csv_cells(lines: DataFrame, declared: Files, headers: Headers | None) -> Dat
         parsed[column] = F.when(own, F.from_csv(text, F.lit(schema), csv_options(declared.csv)))
         place = {name: i for i, name in enumerate(order)}
         texts = [
-            (F.col(column).getField(f"_{place[name]}") if name in place else F.lit(None).cast("string")).alias(name)
-            for name in declared.columns
+            (F.col(column).getField(f"_{place[own]}") if own in place else F.lit(None).cast("string")).alias(name)
+            for name, own in declared.headers.items()
         ]
         whole = (F.col(column).getField("_end") == _END) & F.col(column).getField("_bad").isNull()
         if header is not None:
@@ -242,8 +242,8 @@ def json_cells(lines: DataFrame, declared: Files) -> DataFrame:
     record = F.col("_record")
     good = record.isNotNull() & (F.size(NAMES) == F.size(F.array_distinct(NAMES)))
     texts = [
-        _unmarked(F.get(F.map_values(record), F.array_position(NAMES, name) - 1)).alias(name)
-        for name in declared.columns
+        _unmarked(F.get(F.map_values(record), F.array_position(NAMES, own) - 1)).alias(name)
+        for name, own in declared.headers.items()
     ]
     return names.withColumn(CELLS, F.when(good, F.struct(*texts))).drop("_parsed", "_record")
 

@@ -19,7 +19,7 @@ from backfill_assets.core.delivery import Delivery, FileContent
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.sources import Encoding, Format, NamedBy, Source, Undeclared, form_of, reading_of
+from backfill_assets.dataset.sources import NamedBy, Source, Undeclared, form_of, reading_of
 from backfill_assets.delta.reading import data_file, files_of_days, is_table, rows_by_day
 from backfill_assets.evidence.inputs import surplus_days
 from backfill_assets.pipeline.formats import FORM, INGESTED, cells_of, headers_of, raw_schema
@@ -128,12 +128,12 @@ def _rows_of(
         # Columns declared since these days landed are null. Cast by name: Spark would add a collation to a type object.
         missing = {
             name: F.lit(None).cast(spark_type(kind).simpleString())
-            for name, kind in source.columns.items()
+            for name, kind in source.types.items()
             if name not in frame.columns
         }
         return frame.withColumns(missing) if missing else frame
     if source.undeclared is Undeclared.drop:
-        source = source.model_copy(update={"format": Format.jsonl, "encoding": Encoding.utf_8})
+        source = source.as_kept
     headers = headers_of(source, stored.headlines)
     if headers == {}:
         return _of(those, _no_rows(spark, loaded.dataset.landing))
@@ -181,13 +181,14 @@ def measured_rows(
     rows = _rows_of(spark, loaded, path, stored, days, _small_frame(spark, _CONTENT, only))
     by_key = source.named_by is NamedBy.record and source.undeclared is Undeclared.keep
     has = {f"_has_{i}": name for i, name in enumerate(source.required if by_key else ())}
-    seen = [F.coalesce(F.bool_or(F.array_contains(NAMES, name)), F.lit(False)).alias(c) for c, name in has.items()]
+    own = source.headers
+    seen = [F.coalesce(F.bool_or(F.array_contains(NAMES, own[n])), F.lit(False)).alias(c) for c, n in has.items()]
     counts = [F.count("*").alias("rows"), F.count(CORRUPT).alias("corrupt")]
     with room_for(path):
         found = rows.groupBy(*_CONTENT).agg(*counts, *seen).collect()
     return {
         (r[DELIVERY_DAY], r["_source_file"], r["_fingerprint"]): Counts(
-            r["rows"], r["corrupt"], tuple(name for c, name in has.items() if not r[c])
+            r["rows"], r["corrupt"], tuple(source.shown(name) for c, name in has.items() if not r[c])
         )
         for r in found
     }
@@ -243,7 +244,7 @@ def require_layout(dataset: Dataset, stored: DataFrame, path: Path) -> None:
             f"{path}: raw does not keep {wanted}. Move this folder away and launch raw of all days, which lands them again from "
             f"the sources; {back}"
         )
-    for name, declared in () if lines else dataset.landing.columns.items():
+    for name, declared in () if lines else dataset.landing.types.items():
         if found.get(name, declared) != declared:
             raise SourceError(
                 f"{path}: column {name}: expected {declared}, found {found[name]}. Raw keeps what was landed: set "
@@ -256,7 +257,7 @@ def _no_rows(spark: SparkSession, source: Source) -> DataFrame:
         field for field in raw_schema(source).fields if field.name not in {LINE, HEADER, CORRUPT, *source.columns}
     ]
     names = T.StructField(NAMES, T.ArrayType(T.StringType()))
-    columns = struct_of({**source.columns, CORRUPT: "string"}).fields
+    columns = struct_of({**source.types, CORRUPT: "string"}).fields
     return spark.createDataFrame([], T.StructType([*columns, names, *lineage]))
 
 

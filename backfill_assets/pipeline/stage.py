@@ -180,8 +180,8 @@ def vacuum_staging(
 
 
 def _empty_tables(spark: SparkSession, loaded: LoadedDataset) -> Mapping[str, DataFrame]:
-    raw = T.StructType([*struct_of(loaded.dataset.landing.columns).fields, T.StructField(LINEAGE, _LINEAGE_TYPE)])
-    references = {name: struct_of(reference.columns) for name, reference in loaded.dataset.references.items()}
+    raw = T.StructType([*struct_of(loaded.dataset.landing.types).fields, T.StructField(LINEAGE, _LINEAGE_TYPE)])
+    references = {name: struct_of(reference.types) for name, reference in loaded.dataset.references.items()}
     return empty_tables(spark, {"raw": raw, **references})
 
 

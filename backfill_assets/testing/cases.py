@@ -330,7 +330,7 @@ def _write(file: Path | None, target: Path, declared: Files) -> None:
     if file is not None and declared.is_text:
         shutil.copyfile(file, target)
         return
-    rows = Table((), ()) if file is None else read_table(file, declared.columns)
+    rows = Table((), ()) if file is None else read_table(file, declared.types)
     match declared.format:
         case Format.csv:
             names = declared.csv.delimiter.replace("\\t", "\t").join(declared.columns) + "\n"
@@ -338,7 +338,9 @@ def _write(file: Path | None, target: Path, declared: Files) -> None:
         case Format.jsonl:
             target.touch()
         case Format.parquet:
-            pq.write_table(_arrow(rows, declared.columns), target)
+            pq.write_table(
+                _arrow(rows, declared.types).rename_columns(list(map(declared.shown, declared.columns))), target
+            )
         case _:
             assert_never(declared.format)
 

@@ -6,11 +6,15 @@ import datetime as dt
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import backfill_assets
 from backfill_assets.core.errors import DatasetError
+from backfill_assets.pipeline.formats import require_columns
+from backfill_assets.storage.files import discover
+from backfill_assets.storage.layout import Layout
 from backfill_assets.testing.cases import Table, collect_cases, differences, lay_out, read_table
 from backfill_assets_tests.harness.dataset_folders import YAML, write_dataset
 
@@ -79,6 +83,46 @@ def test_a_case_of_a_parquet_source_is_written_as_csv(tmp_path: Path) -> None:
         {"trip": 2, "fare": None, "city": None},
     ]
     assert pq.read_table(tmp_path / "sources" / "cities.parquet").num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "case", "place"),
+    [
+        ("trips/{yyyy}/{mm}/{dd}/*.csv", "raw/2024-01-01/1.csv", "trips/2024/01/01/1.csv"),
+        ("trips-{yyyymmdd}*.csv.gz", "raw/2024-01-01/1.csv", "trips-20240101_1_.csv.gz"),
+        ("trips-{yyyymmdd}*.csv.gz", "raw/2024-01-01/trips-20240101-b.csv", "trips-20240101-b.csv.gz"),
+        ("{yyyymmdd}[0-9][ab]?.csv.zst", "raw/2024-01-01/a.csv", "202401010ax.csv.zst"),
+        ("*{day}.csv", "raw/2024-01-01/a.csv", "a2024-01-01.csv"),
+    ],
+)
+def test_a_case_has_the_name_and_the_compression_that_the_path_asks_for(
+    path: str, case: str, place: str, tmp_path: Path
+) -> None:
+    yaml = YAML.replace("path: trips/{day}.csv", f"path: '{path}'") + "staging: {deduplicate: latest_delivery}\n"
+    yaml = yaml.replace(
+        "path: cities.csv\n    columns: {city: string}",
+        "path: cities.csv.gz\n    encoding: latin-1\n    columns: {city: {from: 'Stra\u00dfe, \"x\"', type: string}}",
+    )
+    write_case(tmp_path / "d", {case: RAW, "expected.csv": EXPECTED}, yaml)
+    (golden,) = collect_cases(tmp_path / "d")
+    layout = Layout(tmp_path / "warehouse", tmp_path / "sources")
+    lay_out(golden, layout.sources)
+    assert [file.path for file in discover(golden.loaded, layout, [DAY])] == [place]
+    with pa.input_stream(str(layout.sources / place), compression="detect") as file:
+        assert file.read() == RAW.encode()
+    reference = golden.loaded.dataset.references["cities"]
+    require_columns(layout.sources / "cities.csv.gz", "cities.csv.gz", reference)
+
+
+def test_a_case_of_a_parquet_source_has_the_headers_of_its_files(tmp_path: Path) -> None:
+    yaml = YAML.replace("format: csv\n  path: trips/{day}.csv", "format: parquet\n  path: trips/{day}.parquet")
+    yaml = yaml.replace("    trip: long", "    trip: {from: Trip No, type: long}")
+    write_case(tmp_path / "d", {"raw.csv": RAW, "expected.csv": EXPECTED}, yaml)
+    (case,) = collect_cases(tmp_path / "d")
+    lay_out(case, tmp_path / "sources")
+    file = tmp_path / "sources" / "trips" / "2024-01-01.parquet"
+    assert pq.read_table(file).column_names == ["Trip No", "fare", "city"]
+    require_columns(file, "a", case.loaded.dataset.landing)
 
 
 def test_two_files_for_one_place_are_refused(tmp_path: Path) -> None:

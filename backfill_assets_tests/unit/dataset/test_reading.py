@@ -25,7 +25,10 @@ options = st.fixed_dictionaries(
         "optional": st.sampled_from([[], ["b"]]),
         "format": st.sampled_from(["csv", "jsonl", "parquet"]),
         "columns": st.sampled_from(
-            [{"a": "string", "b": "long"}, {"b": "long", "a": "string"}, {"a": "string"}, {"a": "long", "b": "long"}]
+            [
+                {"a": "string", "b": "long"}, {"b": "long", "a": "string"}, {"a": "string"}, {"a": "long", "b": "long"},
+                {"a": {"type": "string"}, "b": "long"},
+            ]
         ),
     },
 ).filter(lambda said: "b" in said.get("columns", "b") or not said.get("optional"))  # fmt: skip
@@ -42,6 +45,45 @@ def test_readings_are_equal_where_the_same_values_come_out(one: dict[str, Any], 
     same = first == second and (not by_position or list(first.columns) == list(second.columns))
     assert (reading_of(first) == reading_of(second)) is same
     assert len(reading_of(first)) <= 64
+
+
+A, B = ({"from": header, "type": "string"} for header in ("A 1", "B 1"))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "same_form"),
+    [
+        ({}, {"columns": {"a": A, "b": "long"}}, True),
+        ({"columns": {"a": A, "b": "long"}}, {"columns": {"a": B, "b": "long"}}, True),
+        ({"columns": {"a": A, "b": B}}, {"columns": {"a": B, "b": A}}, True),
+        ({"format": "jsonl"}, {"format": "jsonl", "columns": {"a": A, "b": "long"}}, True),
+        # Raw has no other column of these files than those that were declared when they landed.
+        ({"undeclared": "drop"}, {"undeclared": "drop", "columns": {"a": A, "b": "long"}}, False),
+        (
+            {"undeclared": "drop", "columns": {"a": A, "b": B}},
+            {"undeclared": "drop", "columns": {"a": B, "b": A}},
+            False,
+        ),
+        ({"format": "parquet"}, {"format": "parquet", "columns": {"a": A, "b": "long"}}, False),
+        ({"format": "parquet", "columns": {"a": A, "b": B}}, {"format": "parquet", "columns": {"a": B, "b": A}}, False),
+    ],
+)
+def test_another_header_is_another_reading(before: dict[str, Any], now: dict[str, Any], *, same_form: bool) -> None:
+    one, other = reading_of(source(**before)), reading_of(source(**now))
+    assert one != other
+    assert (form_of(one) == form_of(other)) is same_form
+
+
+BEFORE = [
+    "lines+header 4a8446df5b8990e3", "columns:6c10a5f20d116ff5 f7db4d4d650066fe", "columns:0f6bc947f825fe73 59eb40ff6500cb3d",
+    "cells:0ddb52b9c3786c55 eff6081e8ce8febf",
+]  # fmt: skip
+
+
+def test_a_reading_without_headers_of_its_own_is_what_it_was_before_there_were_any() -> None:
+    kinds = [{}, {"format": "parquet"}, {"format": "parquet", "optional": ["b"]}, {"undeclared": "drop"}]
+    assert [reading_of(source(**said)) for said in kinds] == BEFORE
+    assert [reading_of(source(**said, columns={"a": {"type": "string"}, "b": "long"})) for said in kinds] == BEFORE
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from backfill_assets.core.errors import BackfillError, LayoutError, SourceError
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.sources import CsvOptions, Encoding, Files, Format, Reference
+from backfill_assets.dataset.sources import CsvOptions, Encoding, FileColumn, Files, Format, Reference
 from backfill_assets.evidence.inputs import golden_fingerprints, reference_fingerprints
 from backfill_assets.pipeline.formats import require_columns
 from backfill_assets.storage.files import delivered_sizes, discover, require_sources
@@ -52,7 +52,12 @@ def declared(kind: Format, **csv: object) -> Files:
     options = CsvOptions.model_validate(csv)
     # Not validated: a contract would refuse a header in a Parquet file, but the reader must handle any.
     return Reference.model_construct(
-        format=kind, columns=COLUMNS, optional=(), encoding=Encoding.utf_8, csv=options, path="a"
+        format=kind,
+        columns={name: FileColumn(type=kind) for name, kind in COLUMNS.items()},
+        optional=(),
+        encoding=Encoding.utf_8,
+        csv=options,
+        path="a",
     )
 
 

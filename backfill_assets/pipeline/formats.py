@@ -5,7 +5,6 @@ Raw keeps text files as delivered lines, so they can be read again without the s
 
 from __future__ import annotations
 
-import bz2
 import codecs
 import csv as csv_module
 import datetime as dt
@@ -14,12 +13,13 @@ import io
 import itertools
 import json
 import os
+import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, TextIO, assert_never, cast
+from typing import BinaryIO, Final, assert_never, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,12 +32,19 @@ from backfill_assets.core.text import in_one_line, shortened, visible
 from backfill_assets.dataset.sources import Encoding, Files, Format, NamedBy, Source, Undeclared, form_of, reading_of
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, Headers, csv_cells, dropped, json_cells
 from backfill_assets.pipeline.tables import quoted, struct_of
-from backfill_assets.storage.files import read_from
 
 _LONGEST_HEADER: Final = 1 << 20
 _LONGEST_RECORD: Final = 1 << 26
 _TAIL: Final = 1 << 16
-_ARCHIVES: Final = frozenset({".gz", ".bz2", ".zst"})
+_CHUNK: Final = 1 << 20
+_ARCHIVES: Final[Mapping[str, bytes]] = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
+"""Endings of the names of compressed text that is read, and how such a file begins."""
+_NOT_READ: Final = re.compile(
+    r"\.(7z|br|bz2|deflate|gzip|lz4|lzma|lzo|snappy|tar|tgz|xz|z|zip|zstd)$", re.ASCII | re.IGNORECASE
+)
+_COMPRESSED: Final = re.compile(
+    rb"\x1f\x8b|\x1f\x9d|\x28\xb5\x2f\xfd|BZh[1-9]1AY|PK\x03\x04|7z\xbc\xaf|\xfd7zXZ|\x04\x22\x4d\x18"
+)
 _MOST_COLUMNS: Final = 10_000
 _SHOWN: Final = 50
 _SHOWN_CHARACTERS: Final = 1_000
@@ -63,6 +70,7 @@ def require_columns(path: Path, shown: str, declared: Files) -> None:
     """
     match declared.format:
         case Format.csv:
+            _check_archive(path, shown)
             # Without a header it is read by position.
             if declared.named_by is NamedBy.header:
                 columns_of(headline(path, shown), shown, declared)
@@ -70,6 +78,7 @@ def require_columns(path: Path, shown: str, declared: Files) -> None:
         case Format.parquet:
             _check_parquet(path, shown, declared)
         case Format.jsonl:
+            _check_archive(path, shown)
             _check_keys(path, shown, declared)
             _check_end(path, shown)
         case _:
@@ -128,23 +137,34 @@ def columns_of(line: bytes, shown: str, declared: Files) -> tuple[str, ...]:
 
 
 @contextmanager
-def _lines(path: Path, shown: str, longest: int = _LONGEST_HEADER) -> Iterator[Iterator[bytes]]:
-    """The lines of a text file as Spark splits them, compressed or not, without a byte order mark."""
-    opener = cast("Callable[..., TextIO]", {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix, open))
+def _readable(shown: str) -> Iterator[None]:
+    """Refuse a file that turns out to be gone, cut or damaged while it is read."""
     try:
-        if path.suffix == ".zst":
-            opener = cast("Callable[..., TextIO]", _open_zst)
-        # Every byte is a character in this encoding, so all bytes are kept.
-        with opener(path, "rt", encoding="latin-1") as file:
-            read = iter(lambda: file.readline(longest).encode("latin-1"), b"")
-            first = next(read, b"").removeprefix(codecs.BOM_UTF8)
-            yield itertools.chain([first], read)
+        yield
     except (OSError, EOFError, zlib.error) as error:
         raise SourceError(f"{shown}: cannot be read: {in_one_line(error)}; deliver it again") from error
 
 
-def _open_zst(path: Path, _mode: str, encoding: str) -> io.TextIOWrapper:
-    return io.TextIOWrapper(cast("BinaryIO", pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")), encoding=encoding)
+def _opened(path: Path) -> BinaryIO:
+    """The content of a text file, decompressed if its name says that it is compressed."""
+    match path.suffix.lower():
+        case ".gz":
+            return cast("BinaryIO", gzip.open(path))
+        case ".zst":
+            return cast("BinaryIO", pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))
+        case _:
+            return path.open("rb")
+
+
+@contextmanager
+def _lines(path: Path, shown: str, longest: int = _LONGEST_HEADER) -> Iterator[Iterator[bytes]]:
+    """The lines of a text file as Spark splits them, compressed or not, without a byte order mark."""
+    with _readable(shown), _opened(path) as content:
+        # Every byte is a character in this encoding, so all bytes are kept.
+        file = io.TextIOWrapper(content, encoding="latin-1")
+        read = iter(lambda: file.readline(longest).encode("latin-1"), b"")
+        first = next(read, b"").removeprefix(codecs.BOM_UTF8)
+        yield itertools.chain([first], read)
 
 
 def _first_line(lines: Iterator[bytes], shown: str) -> bytes:
@@ -159,16 +179,34 @@ def _first_line(lines: Iterator[bytes], shown: str) -> bytes:
     return b""
 
 
-def _check_end(path: Path, shown: str) -> None:
-    """Refuse a text file whose last line is zero bytes, or zero bytes and blanks: a crash leaves them in place of rows.
+def _check_archive(path: Path, shown: str) -> None:
+    """Refuse a file whose name and bytes disagree about compression: Spark goes by the name, and would read other lines."""
+    with _readable(shown), path.open("rb") as file:
+        begin = file.read(10)
+    mark = _ARCHIVES.get(path.suffix.lower())
+    if mark and not begin.startswith(mark):
+        raise SourceError(f"{shown}: is no complete {path.suffix} file; deliver it again")
+    if _NOT_READ.search(path.name) or (mark is None and _COMPRESSED.match(begin)):
+        raise SourceError(
+            f"{shown}: its name or its first bytes are those of an archive that is not read; deliver text, plain or compressed by "
+            "gzip or zstd under a name (of a link: the name of its target) that ends in .gz or .zst"
+        )
 
-    Spark reads such a line as blank. Blank lines may follow it. Archives are skipped: their own formats detect truncation.
+
+def _check_end(path: Path, shown: str) -> None:
+    """Refuse a text file that is cut: an archive is read to its end, and no text ends in a line of zero bytes and blanks.
+
+    A crash leaves such a line in place of rows, and Spark reads it as blank. Blank lines may follow it.
     """
-    if path.suffix in _ARCHIVES:
-        return
-    with read_from(shown), path.open("rb") as file:
-        file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
-        end = file.read().rstrip(_BLANK[1:])
+    with _readable(shown), _opened(path) as file:
+        if path.suffix.lower() in _ARCHIVES:
+            end = b""
+            while chunk := file.read(_CHUNK):
+                end = (end + chunk)[-_TAIL:]
+        else:
+            file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            end = file.read()
+    end = end.rstrip(_BLANK[1:])
     if end and not end.replace(b"\r", b"\n").rpartition(b"\n")[2].strip(_BLANK):
         raise SourceError(f"{shown}: it ends in zero bytes, so it is incomplete; deliver it again")
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import gzip
+import io
 import os
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -326,21 +327,34 @@ def _without_wildcards(shape: str, star: str) -> str:
 
 def _write(file: Path | None, target: Path, declared: Files) -> None:
     """Write a file of a case in its declared format; without a file, write a table without rows."""
+    content = file.read_bytes() if file is not None and declared.is_text else _written(file, declared)
     target.parent.mkdir(parents=True, exist_ok=True)
-    if file is not None and declared.is_text:
-        shutil.copyfile(file, target)
-        return
-    rows = Table((), ()) if file is None else read_table(file, declared.types)
+    match target.suffix.lower() if declared.is_text else "":
+        case ".gz":
+            target.write_bytes(gzip.compress(content, mtime=0))
+        case ".zst":
+            target.write_bytes(pa.compress(content, "zstd", asbytes=True))
+        case _:
+            target.write_bytes(content)
+
+
+def _written(file: Path | None, declared: Files) -> bytes:
+    shown = [declared.shown(name) for name in declared.columns]
     match declared.format:
         case Format.csv:
-            names = declared.csv.delimiter.replace("\\t", "\t").join(declared.columns) + "\n"
-            target.write_text(names if declared.named_by is NamedBy.header else "", encoding="utf-8")
+            quote = declared.csv.quote
+            cells = [
+                one if one in declared.columns else f"{quote}{one.replace(quote, quote * 2)}{quote}" for one in shown
+            ]
+            line = declared.csv.delimiter.replace("\\t", "\t").join(cells) + "\n"
+            return line.encode(declared.encoding) if declared.named_by is NamedBy.header else b""
         case Format.jsonl:
-            target.touch()
+            return b""
         case Format.parquet:
-            pq.write_table(
-                _arrow(rows, declared.types).rename_columns(list(map(declared.shown, declared.columns))), target
-            )
+            rows = Table((), ()) if file is None else read_table(file, declared.types)
+            out = io.BytesIO()
+            pq.write_table(_arrow(rows, declared.types).rename_columns(shown), out)
+            return out.getvalue()
         case _:
             assert_never(declared.format)
 

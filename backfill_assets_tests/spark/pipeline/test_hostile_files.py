@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import io
 import json
 from collections.abc import Mapping
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -67,6 +69,10 @@ COLUMNS = {"day": "date", "id": "integer", "kind": "string", "amount": "double",
 
 def source(fmt: str, **csv: object) -> dict[str, object]:
     return {"format": fmt, "path": "trips/{day}*", "columns": COLUMNS, **({"csv": csv} if csv else {})}
+
+
+def zstd(content: bytes) -> bytes:
+    return cast("bytes", pa.compress(content, "zstd", asbytes=True))
 
 
 def unwritten(kit: Kit) -> bool:
@@ -152,20 +158,43 @@ def test_a_file_that_vanishes_after_it_was_listed_is_refused_by_name(fmt: str, k
     assert unwritten(kit)
 
 
+LINES = json.dumps(GOOD).encode() + b"\n"
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("a.jsonl.gz", gzip.compress(json.dumps(GOOD).encode() * 2_000)[:-30]),
-        ("a.jsonl.gz", json.dumps(GOOD).encode()),
-        ("a.jsonl.bz2", bz2.compress(json.dumps(GOOD).encode() * 2_000)[:-30]),
+        ("a.jsonl.gz", gzip.compress(LINES * 2_000)[:-30]),
+        ("a.jsonl.gz", gzip.compress(LINES * 2_000)[:-8]),
+        ("a.jsonl.gz", gzip.compress(LINES) + gzip.compress(LINES)[:-1]),
+        ("a.jsonl.gz", gzip.compress(LINES) + LINES),
+        ("a.jsonl.gz", LINES),
+        ("a.jsonl.gz", b""),
+        ("a.jsonl", gzip.compress(LINES)),
+        ("a.jsonl.bz2", bz2.compress(LINES)),
+        ("a.jsonl.zst", zstd(LINES * 2_000)[:-30]),
         ("a.jsonl.zst", b"\x28\xb5\x2f\xfd" + b"\xff" * 40),
     ],
-    ids=["cut gzip", "no gzip", "cut bzip2", "no zstd"],
+    ids=range(10),
 )
 def test_a_broken_archive_is_refused_by_name_and_nothing_is_written(name: str, content: bytes, kit: Kit) -> None:
     loaded = kit.dataset(source=source("jsonl"))
     kit.put(f"trips/{D1}-{name}", content)
     refused(kit, loaded, rf"{D1}-{name}")
+
+
+@pytest.mark.parametrize("fmt", ["csv", "jsonl"])
+def test_a_compressed_file_has_the_rows_of_the_plain_one_and_an_identity_of_its_own(fmt: str, kit: Kit) -> None:
+    loaded = kit.dataset(source=source(fmt), deduplicate="none")
+    content = (HEADER + ROW * 3).encode() if fmt == "csv" else LINES * 3
+    parts = [gzip.compress(content), gzip.compress(content), zstd(content), content]
+    parts[1] += gzip.compress(content if fmt == "jsonl" else ROW.encode() * 3)
+    for name, part in zip(("a.gz", "b.GZ", "c.zst", "d"), parts, strict=True):
+        kit.put(f"trips/{D1}-{name}", part)
+    landed = {d.path[-4:]: d for d in kit.land(loaded, D1)}
+    assert [(d.rows, d.corrupt_rows) for d in landed.values()] == [(3, 0), (6, 0), (3, 0), (3, 0)]
+    assert [d.fingerprint for d in landed.values()] == [hashlib.sha256(part).hexdigest() for part in parts]
+    assert len(set(values(kit.raw(loaded), "day", "id", "kind", "amount", "fee"))) == 1
 
 
 @pytest.mark.parametrize(

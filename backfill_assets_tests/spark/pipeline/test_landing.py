@@ -68,6 +68,30 @@ def test_a_file_that_fits_two_days_is_refused(kit: Kit) -> None:
         discover(loaded, kit.layout, [D2])
 
 
+LAYOUTS = {
+    "trips/dt={day}/*": "trips/dt=2024-02-28/a", "trips/kind=z/id=9/{day}*": "trips/kind=z/id=9/2024-02-28",
+    "{yyyy}/{mm}/{dd}/*": "2024/02/28/a", "trips/year={yyyy}/month={mm}/day={dd}/x*": "trips/year=2024/month=02/day=28/x",
+    "trips-{yyyymmdd}*": "trips-20240228-a", "{dd}{mm}{yyyy}*": "28022024",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", LAYOUTS)
+@pytest.mark.parametrize("fmt", ["csv", "parquet"])
+def test_files_lie_as_archives_keep_them_and_no_name_of_a_folder_becomes_a_column(
+    path: str, fmt: str, kit: Kit
+) -> None:
+    loaded = kit.dataset(source=source(fmt, path=path))
+    for day in (D1, D2):
+        file = kit.put(LAYOUTS[path].replace("28", f"{day.day}"), f"day,id,kind,amount,fee\n{day},1,a,1,1\n")
+        if fmt == "parquet":
+            pq.write_table(parquet_table(day=pa.array([day])), file)
+    landed = kit.land(loaded, D1, D2)
+    assert [(d.day, d.path, d.rows, d.corrupt_rows) for d in landed] == [
+        (day, LAYOUTS[path].replace("28", f"{day.day}"), 1, 0) for day in (D1, D2)
+    ]
+    assert values(kit.raw(loaded), "_delivery_day", "day", "id", "kind") == [(day, day, 1, "a") for day in (D1, D2)]
+
+
 QUARANTINED, WHOLE, IN_PARTS, EMPTY, OTHER_HEADERS, ODD_NAMES, CUT = (D1 + dt.timedelta(i) for i in range(7))
 ODD = ["a b", "[1]", "{x}+%20#q?", "é", "back\\slash", "it's"]
 

@@ -10,8 +10,10 @@ import datetime as dt
 import gzip
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -177,7 +179,7 @@ def test_a_reference_refuses_the_same_whatever_columns_are_read(kit: Kit) -> Non
 OLD = {"id": "string", "amount": "string"}
 
 
-def source(columns: dict[str, str], fmt: str = "csv", **more: object) -> dict[str, object]:
+def source(columns: Mapping[str, object], fmt: str = "csv", **more: object) -> dict[str, object]:
     return {"format": fmt, "path": "trips/{day}*", "columns": columns, **more}
 
 
@@ -269,6 +271,98 @@ def test_undeclared_columns_are_dropped_where_the_dataset_says_so_and_come_from_
     aside.rename(file)
     more.pipeline.land(kit.spark, "trips", (D1,))
     assert values(kit.raw(more.datasets["trips"]).where("_corrupt_record IS NULL"), "id", "secret") == [("1", "Ada")]
+
+
+HEADED: dict[str, object] = {
+    "id": {"from": "Invoice No", "type": "string"}, "amount": {"from": "Betrag, \u20ac", "type": "string"}, "note": "string",
+}  # fmt: skip
+TURNED: dict[str, object] = {
+    **HEADED, "id": {"from": "Betrag, \u20ac", "type": "string"}, "amount": {"from": "Invoice No", "type": "string"},
+}  # fmt: skip
+
+
+def headed(kit: Kit, fmt: str, ending: str = "") -> Path:
+    """A file with headers as people have them, and with a column that is called like a column of the dataset."""
+    rows = {"note": ["n"], "BETRAG, \u20ac": ["2"], "invoice no": ["1"], "amount": ["wrong"], "a.`b": ["x"]}
+    file = kit.put(f"trips/{D1}.{fmt}{ending}", "")
+    if fmt == "parquet":
+        pq.write_table(pa.table(rows), file)
+        return file
+    text = json.dumps({name: value for name, (value,) in rows.items()}, ensure_ascii=False) + "\n"
+    if fmt == "csv":
+        lines = ([*rows], [value for (value,) in rows.values()])
+        text = "".join(",".join(f'"{cell}"' for cell in line) + "\n" for line in lines)
+    return kit.put(f"trips/{D1}.{fmt}{ending}", gzip.compress(text.encode()) if ending else text.encode())
+
+
+@pytest.mark.parametrize("drop", [False, True], ids=["keep", "drop"])
+@pytest.mark.parametrize(("fmt", "ending"), [("csv", ""), ("csv", ".gz"), ("jsonl", ".gz"), ("parquet", "")])
+def test_a_column_is_read_from_the_header_that_it_names_and_again_from_another(
+    fmt: str,
+    ending: str,
+    drop: bool,  # noqa: FBT001
+    kit: Kit,
+) -> None:
+    if drop and fmt == "parquet":
+        return
+    more = {"undeclared": "drop"} if drop else {}
+    file = headed(kit, fmt, ending)
+    first = declared(kit, source(HEADED, fmt, **more), "amount")
+    first.pipeline.land(kit.spark, "trips", (D1,))
+    loaded = first.datasets["trips"]
+    assert values(kit.raw(loaded), "id", "amount", "note") == [("1", "2", "n")]
+    assert [(d.rows, d.corrupt_rows) for d in first.ledger.deliveries("trips", [D1])] == [(1, 0)]
+    before = first.basis.inputs("trips", [D1])
+    aside = file.rename(kit.root / "aside")
+    now = declared(kit, source(TURNED, fmt, **more), "amount")
+    assert now.pipeline.days_to_land("trips", (D1,)) == (D1,)
+    if drop or fmt == "parquet":
+        # Raw has only the values that were read when the file landed.
+        with pytest.raises(SourceError, match="Put exactly this file back among the sources"):
+            now.pipeline.stage(kit.spark, "trips", (D1,))
+        aside.rename(file)
+    now.pipeline.land(kit.spark, "trips", (D1,))
+    assert values(kit.raw(now.datasets["trips"]), "id", "amount", "note") == [("2", "1", "n")]
+    assert now.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 1}
+    assert values(kit.staged(now.datasets["trips"]), "id", "amount") == [(2, "1")]
+    assert now.basis.inputs("trips", [D1]) != before
+
+
+@pytest.mark.parametrize(
+    ("fmt", "refusal"), [("csv", "its header does not name Note 2"), ("jsonl", "none of its records has Note 2")]
+)
+def test_a_header_that_is_declared_later_and_missing_is_named_without_the_file(
+    fmt: str, refusal: str, kit: Kit
+) -> None:
+    file = headed(kit, fmt)
+    declared(kit, source(HEADED, fmt), "amount").pipeline.land(kit.spark, "trips", (D1,))
+    file.unlink()
+    missing = {**HEADED, "note": {"from": "Note 2", "type": "string"}}
+    with pytest.raises(SourceError, match=refusal):
+        declared(kit, source(missing, fmt), "amount").pipeline.land_what_is_there(kit.spark, "trips", (D1,))
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["\u0130stanbul", "\u03a3\u0391\u03a3", "STRA\u1e9eE", "\u01c4", "\u212a", "a.b`c", 'x"y', "$[0].a", "%s{}"],
+)
+@pytest.mark.parametrize("fmt", ["csv", "jsonl", "parquet"])
+def test_every_header_that_is_not_refused_can_be_read(fmt: str, header: str, module_kit: Kit) -> None:
+    """Python checks a file and Spark reads it: both must find the same column, or its values are null without any report."""
+    kit, columns = module_kit, {"h": {"from": header, "type": "string"}, "id": "string"}
+    reference = Reference.model_validate({"format": fmt, "path": "r", "columns": columns})
+    for found in dict.fromkeys((header, header.lower(), header.upper())):
+        if found.lower() != header.lower():
+            continue
+        file = kit.put("r", "")
+        if fmt == "parquet":
+            pq.write_table(pa.table({"id": ["1"], found: ["v"]}), file)
+        elif fmt == "jsonl":
+            file.write_text(json.dumps({"id": "1", found: "v"}, ensure_ascii=False) + "\n", encoding="utf-8")
+        else:
+            quoted = found.replace('"', '""')
+            file.write_text(f'id,"{quoted}"\n1,v\n', encoding="utf-8")
+        assert values(read_file(kit.spark, reference, file, "r"), "h", "id") == [("v", "1")]
 
 
 def test_parquet_is_read_again_from_its_source_and_named_as_missing_without_it(kit: Kit) -> None:

@@ -143,7 +143,7 @@ def test_a_parquet_file_of_another_schema_is_refused_by_name(tmp_path: Path, col
         (b"\n" * (1 << 22), "a.csv", "its header does not end within 1 MiB"),
         (gzip.compress(b"\n" * (1 << 26)), "a.csv.gz", "its header does not end within 1 MiB"),
         (gzip.compress(HEADER * 9)[:10] + b"\xff" * 60, "a.csv.gz", "cannot be read"),
-        (HEADER, "a.csv.gz", "Not a gzipped file"),
+        (HEADER, "a.csv.gz", "is no complete .gz file; deliver it again"),
         (b'trip,"' + b"x" * 200_000, "a.csv", "its header cannot be read: field larger than field limit"),
         (b"trip,\xe2\x80\xaefare\n", "a.csv", r"found trip, \u202efare"),
         (",".join(f"column_{n}" for n in range(9_000)).encode(), "a.csv", "and 8,950 more"),
@@ -177,6 +177,139 @@ def test_a_file_that_ends_in_zeros_is_refused(content: bytes, kind: Format, head
     for end in (b"2\0\0", b"2\0\0\n", b"\n \r\n"):
         file.write_bytes(content + end)
         require_columns(file, "a", declared(kind, header=header))
+
+
+def packed(content: bytes, ending: str) -> bytes:
+    return gzip.compress(content) if ending == ".gz" else cast("bytes", pa.compress(content, "zstd", asbytes=True))
+
+
+TEXT_FILES = [(Format.csv, True), (Format.csv, False), (Format.jsonl, True)]
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize(("kind", "header"), TEXT_FILES, ids=["csv", "csv without a header", "jsonl"])
+def test_an_archive_that_is_cut_anywhere_is_refused(kind: Format, header: bool, ending: str, tmp_path: Path) -> None:  # noqa: FBT001
+    content = b'{"trip": 1, "fare": 2, "city": "x"}\n' * 40 if kind is Format.jsonl else HEADER * 40
+    for name in (f"a{ending}", f"a{ending.upper()}"):
+        file, whole = tmp_path / name, packed(content, ending)
+        for end in range(len(whole)):
+            file.write_bytes(whole[:end])
+            with pytest.raises(SourceError, match=rf"^{name}: (is no complete|cannot be read)") as refused:
+                require_columns(file, name, declared(kind, header=header))
+            helpful(observed(refused.value), name, line=False)
+        for good in (whole, whole * 2):
+            file.write_bytes(good)
+            require_columns(file, name, declared(kind, header=header))
+        # Zstandard has a checksum only where its writer asks for one.
+        flipped = [whole[:-9] + b"\xff" + whole[-8:]] if ending == ".gz" else []
+        for bad in (*flipped, whole + b"\n1,2,3\n", whole + content):
+            file.write_bytes(bad)
+            with pytest.raises(SourceError, match=rf"^{name}: cannot be read"):
+                require_columns(file, name, declared(kind, header=header))
+        file.write_bytes(packed(content + b"\0" * 9, ending))
+        with pytest.raises(SourceError, match=rf"^{name}: it ends in zero bytes"):
+            require_columns(file, name, declared(kind, header=header))
+
+
+@pytest.mark.parametrize(("kind", "header"), TEXT_FILES, ids=["csv", "csv without a header", "jsonl"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", gzip.compress(HEADER)),
+        ("a", gzip.compress(HEADER)),
+        ("a.gz.csv", packed(HEADER, ".zst")),
+        ("a.zst", gzip.compress(HEADER)),
+        ("a.gz", packed(HEADER, ".zst")),
+        ("a.gz", b""),
+        ("a.csv", bz2.compress(HEADER)),
+        ("a.csv.bz2", bz2.compress(HEADER)),
+        ("a.csv.bz2", HEADER),
+        ("a.csv.GZIP", gzip.compress(HEADER)),
+        ("a.csv.deflate", HEADER),
+        ("a.zip", b"PK\x03\x04" + HEADER),
+        ("a.csv", b"PK\x03\x04" + HEADER),
+    ],
+)
+def test_a_name_that_does_not_say_how_a_file_is_compressed_is_refused(
+    name: str,
+    content: bytes,
+    kind: Format,
+    header: bool,  # noqa: FBT001
+    tmp_path: Path,
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError, match=rf"^{name}: (is no complete|its name or its first bytes)") as refused:
+        require_columns(tmp_path / name, name, declared(kind, header=header))
+    helpful(observed(refused.value), name, line=False)
+
+
+def test_an_archive_behind_a_link_is_what_its_target_says(tmp_path: Path) -> None:
+    (tmp_path / "blob").write_bytes(gzip.compress(HEADER))
+    (tmp_path / "a.csv.gz").symlink_to(tmp_path / "blob")
+    with pytest.raises(SourceError, match=r"^a\.csv\.gz: its name or its first bytes .* of its target"):
+        require_columns((tmp_path / "a.csv.gz").resolve(), "a.csv.gz", declared(Format.csv, header=False))
+
+
+def with_headers(kind: Format, **columns: object) -> Files:
+    said = {"format": kind.value, "path": "a", "columns": columns}
+    return Reference.model_validate(said)
+
+
+INVOICES = {
+    "no": {"from": "Invoice No", "type": "string"},
+    "amount": {"from": "Betrag, \u20ac", "type": "long"},
+    "city": "string",
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'"INVOICE NO","betrag, \xe2\x82\xac", City ,more\n', ""),
+        (b'city, Invoice No ,"Betrag, \xe2\x82\xac"\n', ""),
+        (
+            b'city,no,"Betrag, \xe2\x82\xac"\n',
+            "its header does not name Invoice No; expected Invoice No, Betrag, \u20ac, city; found city, no,",
+        ),
+        (b'city,Invoice  No,"Betrag, \xe2\x82\xac"\n', "its header does not name Invoice No"),
+        (b'city,Invoice\xc2\xa0No,"Betrag, \xe2\x82\xac"\n', r"found city, invoice\xa0no"),
+        (b'city,Invoice No,invoice no,"Betrag, \xe2\x82\xac"\n', "its header names Invoice No twice"),
+        (b'city,Invoice No,no,No,"Betrag, \xe2\x82\xac"\n', ""),
+        (b"city,Invoice No,Betrag, \xe2\x82\xac\n", "its header does not name Betrag, \u20ac"),
+    ],
+)
+def test_a_header_of_a_csv_file_is_found_once_or_refused_by_name(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(content)
+    if not message:
+        require_columns(tmp_path / "a", "a", with_headers(Format.csv, **INVOICES))
+        return
+    with pytest.raises(SourceError) as refused:
+        require_columns(tmp_path / "a", "a", with_headers(Format.csv, **INVOICES))
+    assert message in observed(refused.value)
+    helpful(str(refused.value), "a", line=False)
+
+
+def test_headers_of_json_and_parquet_are_found_once_or_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text('{"INVOICE NO": "1", "Betrag, \u20ac": 2, "no": 3, "city": "x"}\n', encoding="utf-8")
+    require_columns(file, "a", with_headers(Format.jsonl, **INVOICES))
+    file.write_text('{"no": "1", "Betrag, \u20ac": 2, "city": "x"}\n', encoding="utf-8")
+    with pytest.raises(SourceError, match="none of its records has Invoice No; expected Invoice No, "):
+        require_columns(file, "a", with_headers(Format.jsonl, **INVOICES))
+    columns = {
+        "INVOICE no": pa.array(["1"]),
+        "Betrag, \u20ac": pa.array([2]),
+        "city": pa.array(["x"]),
+        "No": pa.array([1.5]),
+    }
+    pq.write_table(pa.table(columns), file)
+    require_columns(file, "a", with_headers(Format.parquet, **INVOICES))
+    pq.write_table(pa.table({**columns, "Betrag, \u20ac": pa.array([2.5])}), file)
+    with pytest.raises(SourceError, match="a: column Betrag, \u20ac: expected long, found double"):
+        require_columns(file, "a", with_headers(Format.parquet, **INVOICES))
+    pq.write_table(pa.table({**columns, "Invoice No": pa.array(["2"])}), file)
+    with pytest.raises(SourceError, match="its header names Invoice No twice"):
+        require_columns(file, "a", with_headers(Format.parquet, **INVOICES))
 
 
 file_names = st.binary(min_size=1, max_size=30) | texts(surrogates=True).map(

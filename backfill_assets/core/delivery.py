@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 FileContent = tuple[dt.date, str, str]
 """A source file's delivery day, its path below the sources folder, and the SHA-256 of its bytes."""
+ARCHIVES: Final[Mapping[str, bytes]] = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
+"""Endings of the names of compressed text that is read, in lower case, and how such a file begins."""
 
 
 @dataclass(frozen=True)

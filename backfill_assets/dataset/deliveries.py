@@ -11,9 +11,10 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Final
 
-from backfill_assets.core.delivery import Deed, Delivery, DeliveryEntry, FileContent, Place
+from backfill_assets.core.delivery import ARCHIVES, Deed, Delivery, DeliveryEntry, FileContent, Place
 from backfill_assets.dataset.definition import Dataset, Deduplicate
 from backfill_assets.dataset.sources import OrderBy
 
@@ -57,6 +58,21 @@ def out_of_path(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery, 
     newest_only = dataset.staging.deduplicate is Deduplicate.latest_file
     force = (one for one in in_force(dataset, deliveries) if one.rows or newest_only)
     return tuple(one for one in force if one.day in found and not template.fits(one.day, one.path))
+
+
+def packed_twice(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery, ...]:
+    """Two deliveries in force of a day whose paths differ only in the ending of compressed text; empty if there are none.
+
+    They are one file, before and after it was compressed, and would count twice.
+    """
+    plain: dict[Place, Delivery] = {}
+    for one in (one for one in in_force(dataset, known) if one.rows):
+        path = PurePosixPath(one.path)
+        name = path.with_suffix("") if path.suffix.lower() in ARCHIVES else path
+        other = plain.setdefault((one.day, str(name)), one)
+        if other is not one:
+            return other, one
+    return ()
 
 
 def in_order(dataset: Dataset, found: Iterable[Delivery]) -> tuple[Delivery, ...]:

@@ -27,6 +27,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
+from backfill_assets.core.delivery import ARCHIVES
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line, shortened, visible
 from backfill_assets.dataset.sources import Encoding, Files, Format, NamedBy, Source, Undeclared, form_of, reading_of
@@ -37,8 +38,6 @@ _LONGEST_HEADER: Final = 1 << 20
 _LONGEST_RECORD: Final = 1 << 26
 _TAIL: Final = 1 << 16
 _CHUNK: Final = 1 << 20
-_ARCHIVES: Final[Mapping[str, bytes]] = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}
-"""Endings of the names of compressed text that is read, and how such a file begins."""
 _NOT_READ: Final = re.compile(
     r"\.(7z|br|bz2|deflate|gzip|lz4|lzma|lzo|snappy|tar|tgz|xz|z|zip|zstd)$", re.ASCII | re.IGNORECASE
 )
@@ -183,7 +182,7 @@ def _check_archive(path: Path, shown: str) -> None:
     """Refuse a file whose name and bytes disagree about compression: Spark goes by the name, and would read other lines."""
     with _readable(shown), path.open("rb") as file:
         begin = file.read(10)
-    mark = _ARCHIVES.get(path.suffix.lower())
+    mark = ARCHIVES.get(path.suffix.lower())
     if mark and not begin.startswith(mark):
         raise SourceError(f"{shown}: is no complete {path.suffix} file; deliver it again")
     if _NOT_READ.search(path.name) or (mark is None and _COMPRESSED.match(begin)):
@@ -199,7 +198,7 @@ def _check_end(path: Path, shown: str) -> None:
     A crash leaves such a line in place of rows, and Spark reads it as blank. Blank lines may follow it.
     """
     with _readable(shown), _opened(path) as file:
-        if path.suffix.lower() in _ARCHIVES:
+        if path.suffix.lower() in ARCHIVES:
             end = b""
             while chunk := file.read(_CHUNK):
                 end = (end + chunk)[-_TAIL:]

@@ -16,7 +16,7 @@ from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, FileContent, Place
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.deliveries import heads, in_force, in_order, out_of_path, place_of
+from backfill_assets.dataset.deliveries import heads, in_force, in_order, out_of_path, packed_twice, place_of
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import form_of, reading_of
 from backfill_assets.delta.reading import files_of_days, is_table, rows_by_day
@@ -265,7 +265,8 @@ class Landing(OnWarehouse):
     def require_raw(self, name: str, days: Days, force: Sequence[Delivery]) -> None:
         """Refuse to stage days while raw has lost rows of them, or deliveries in `force` were read under an older declaration.
 
-        Days are also refused if files that `source.path` no longer matches would count beside files that it matches.
+        Days are also refused if files that `source.path` no longer matches would count beside files that it matches, or a file
+        would count plain and compressed.
 
         Raises:
             SourceError: names the days, or a file, and says what to do.
@@ -274,6 +275,11 @@ class Landing(OnWarehouse):
         known = self.ledger.deliveries(name, loaded.dataset.delivery_days(days))
         if stray := out_of_path(loaded.dataset, known):
             raise SourceError(_stray(loaded.dataset, stray))
+        if twice := packed_twice(loaded.dataset, known):
+            raise SourceError(
+                f"{name} {twice[0].day}: {twice[0].path} and {twice[1].path} are one file, plain and compressed, and both would "
+                f"count; take out the older one: backfill withdraw {name} {twice[0].path} --reason TEXT"
+            )
         require_raw(loaded, self.layout, known)
         if lost := [one for one in force if not one.landings]:
             raise SourceError(

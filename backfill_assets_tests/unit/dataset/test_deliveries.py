@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from backfill_assets.core.delivery import Deed, Delivery, DeliveryEntry
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.deliveries import heads, in_force, in_order, out_of_path, received, standings
+from backfill_assets.dataset.deliveries import heads, in_force, in_order, out_of_path, packed_twice, received, standings
 from backfill_assets.evidence.inputs import force_by_day, origin, origins, origins_ever, staged_inputs
 from backfill_assets_tests.harness.judged import PLAIN, dataset
 from backfill_assets_tests.harness.supplier import D7, D8, D9, PATHS, Act, Pages, Supplier, acts, merged, print_of
@@ -130,6 +130,27 @@ def test_a_file_outside_the_path_counts_alone_and_not_beside_files_in_it() -> No
     for gone, found in ((returns, []), (orders, [])):
         left = tuple(replace(one, withdrawn=one.path == gone) for one in known)
         assert astray("x/{day}/orders*.csv", left) == found
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "twice"),
+    [
+        ("x.csv", "x.csv.gz", True), ("x.csv.gz", "x.csv.zst", True), ("x", "x.GZ", True), ("a/x.csv", "b/x.csv.gz", False),
+        ("x.csv", "x.gz", False), ("x.csv", "y.csv.gz", False), ("x.csv", "x.csv.bz2", False),
+    ],
+)  # fmt: skip
+def test_a_file_that_was_compressed_after_it_landed_would_count_twice(first: str, second: str, twice: bool) -> None:  # noqa: FBT001
+    counted = [replace(a_file(day, path, path), rows=1) for day, path in ((D7, first), (D7, second), (D8, second))]
+    known = book(counted)
+
+    def found(how: str, deliveries: tuple[Delivery, ...] = known) -> list[str]:
+        return [one.path for one in packed_twice(dataset(staging={"deduplicate": how}), deliveries)]
+
+    assert found("none") == found("latest_delivery") == ([first, second] if twice else [])
+    # Only one counts, or one has nothing to count.
+    assert found("latest_file") == []
+    assert found("none", tuple(replace(one, withdrawn=one.path == first) for one in known)) == []
+    assert found("none", tuple(replace(one, rows=int(one.path != first)) for one in known)) == []
 
 
 def test_a_withdrawn_file_stays_out_and_other_content_of_its_path_counts() -> None:

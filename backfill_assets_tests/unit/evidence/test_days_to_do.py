@@ -150,6 +150,21 @@ def test_an_empty_sources_folder_before_the_first_delivery_is_not_called_mistype
     inbox.world.close()
 
 
+def test_a_day_with_a_file_that_was_compressed_since_is_not_staged(inbox: Inbox) -> None:
+    source = inbox.loaded["sales"].dataset.landing.model_copy(update={"path": "x/{day}*"})
+    inbox.says(source=source)
+    inbox.land(D1, D2)
+    plain = layout(inbox.folder).sources / "x" / f"{D1}.csv"
+    plain.rename(plain.with_name(f"{D1}.csv.gz"))
+    inbox.land(D1, D2)
+    known = inbox.world.ledger.deliveries("sales", (D1,))
+    inbox.world.ledger.change_deliveries([replace(one, rows=1) for one in known], Deed.read)
+    with pytest.raises(
+        SourceError, match=rf"x/{D1}\.csv and x/{D1}\.csv\.gz are one file, .*withdraw sales x/{D1}.csv"
+    ):
+        pipeline(inbox).require_raw("sales", (D1,), inbox.basis.to_stage("sales", (D1,))[1])
+
+
 def test_a_day_with_files_of_a_path_that_was_corrected_since_is_not_staged(inbox: Inbox) -> None:
     """They continued to count beside those of the new path, and the launch said that nothing had changed."""
     inbox.land(D1, D2)

@@ -321,7 +321,7 @@ def test_a_column_is_read_from_the_header_that_it_names_and_again_from_another(
         with pytest.raises(SourceError, match="Put exactly this file back among the sources"):
             now.pipeline.stage(kit.spark, "trips", (D1,))
         aside.rename(file)
-    now.pipeline.land(kit.spark, "trips", (D1,))
+    now.pipeline.land_what_is_there(kit.spark, "trips", (D1,))
     assert values(kit.raw(now.datasets["trips"]), "id", "amount", "note") == [("2", "1", "n")]
     assert now.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 1}
     assert values(kit.staged(now.datasets["trips"]), "id", "amount") == [(2, "1")]

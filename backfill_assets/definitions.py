@@ -8,8 +8,8 @@ import dagster as dg
 
 from backfill_assets.application import Application
 from backfill_assets.consumers.carrier_report import carrier_report
+from backfill_assets.environment import require_one_environment
 from backfill_assets.orchestration.definitions import definitions_of
-from backfill_assets.settings import require_one_environment
 
 require_one_environment(os.environ)
 _application = Application.from_env()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import psutil
-from dotenv import dotenv_values
 from pydantic import BaseModel, ConfigDict, Field
 
 from backfill_assets.campaign.approval import parse_roles
@@ -23,7 +21,8 @@ from backfill_assets.core.errors import SettingsError
 from backfill_assets.core.text import may_hold_secret, parse_duration
 from backfill_assets.storage.layout import Mount, refused_mount, refused_url
 
-_PREFIX: Final = "BACKFILL_ASSETS_"
+PREFIX: Final = "BACKFILL_ASSETS_"
+"""All our variables begin with it."""
 _SHOWN: Final = 100
 _PACKAGE: Final = Path(__file__).resolve().parent
 
@@ -273,23 +272,24 @@ class Settings(BaseModel):
             update["query_timeout"] = execution.query_timeout
         if execution.compute:
             if execution.compute not in self.computes:
-                variable = f"{_PREFIX}SPARK_URL_{execution.compute.upper()}"
+                variable = f"{PREFIX}SPARK_URL_{execution.compute.upper()}"
                 raise SettingsError(f"execution.compute = {execution.compute!r}: {variable} is not set where this runs")
             update["spark_url"] = self.computes[execution.compute]
         return self.model_copy(update=update)
 
 
 def _read(environ: Mapping[str, str], name: str, parse: Callable[[str], _Value]) -> _Value | None:
-    text = environ.get(_PREFIX + name, "").strip()
+    text = environ.get(PREFIX + name, "").strip()
     if not text:
         return None
     try:
         return parse(text)
     except ValueError as error:
-        raise SettingsError(f"{_PREFIX}{name}: {_shown(name, text)} cannot be used; {error}.") from None
+        raise SettingsError(f"{PREFIX}{name}: {shown_value(name, text)} cannot be used; {error}.") from None
 
 
-def _shown(name: str, text: str) -> str:
+def shown_value(name: str, text: str) -> str:
+    """A setting's value for a message; not shown if it may hold a secret."""
     # A URL may carry a password: the variable's name is enough to find it.
     if "_URL" in name or may_hold_secret(text):
         return "its value (not shown: it may hold a secret)"
@@ -297,7 +297,7 @@ def _shown(name: str, text: str) -> str:
 
 
 def _computes(environ: Mapping[str, str]) -> dict[str, str]:
-    head = _PREFIX + "SPARK_URL_"
+    head = PREFIX + "SPARK_URL_"
     named = {name.removeprefix(head).lower() for name in environ if name.startswith(head)}
     found = {name: _read(environ, f"SPARK_URL_{name.upper()}", _spark_url) for name in sorted(named)}
     return {name: url for name, url in found.items() if url}
@@ -310,7 +310,7 @@ def _require_disk(warehouse: Path) -> None:
     except (OSError, RuntimeError) as error:
         reason = f"its links cannot be followed ({error}); fix them, or give another folder"
     if reason:
-        raise SettingsError(f"{_PREFIX}WAREHOUSE: {str(warehouse)!r} cannot be used; {reason}.")
+        raise SettingsError(f"{PREFIX}WAREHOUSE: {str(warehouse)!r} cannot be used; {reason}.")
 
 
 def _resolved(folder: Path) -> Path:
@@ -321,67 +321,3 @@ def _resolved(folder: Path) -> Path:
         if error.errno == errno.ELOOP:
             raise
     return folder.resolve()
-
-
-def env_file(folder: Path) -> dict[str, str]:
-    """The variables of the `.env` in a folder, which Dagster's commands read when they are started there; none without one.
-
-    Raises:
-        SettingsError: the file cannot be read.
-    """
-    file = folder / ".env"
-    try:
-        return {name: value for name, value in dotenv_values(file).items() if value is not None}
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{file} cannot be read ({error}); make it readable, or move it away") from None
-
-
-def environment_in(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a command that is started in `folder`: what the `.env` there says replaces what `environ` says.
-
-    Raises:
-        SettingsError: they disagree about a setting or about DAGSTER_HOME; or the file cannot be read.
-    """
-    found = env_file(folder)
-    _require_same(environ, found, folder)
-    return {**environ, **found}
-
-
-def require_one_environment(environ: Mapping[str, str]) -> None:
-    """Refuse to go on in a process of Dagster in which a `.env` has replaced a setting of the environment.
-
-    A command that somebody starts with the same environment, but in another folder, would read another installation.
-
-    Raises:
-        SettingsError: a setting was replaced by another value, here or in the Dagster process that started this one.
-    """
-    process = psutil.Process()
-    try:
-        for one in (process, *process.parents()):
-            if one != process and not _is_dagster(one.cmdline()):
-                return
-            folder = Path(one.cwd())
-            # A value that is not the file's was set by the code that runs here.
-            injected = {name: value for name, value in env_file(folder).items() if environ.get(name) == value}
-            _require_same(one.environ(), injected, folder)
-    except (OSError, psutil.Error):  # another user's process, or one that has just ended
-        return
-
-
-def _is_dagster(command: Sequence[str]) -> bool:
-    """Whether a command line runs one of Dagster's programs, or our daemon, as a script or as a module."""
-    return any(Path(word).name.startswith(("dagster", "backfill_assets.")) for word in command[:3])
-
-
-def _require_same(environ: Mapping[str, str], found: Mapping[str, str], folder: Path) -> None:
-    for name, value in found.items():
-        before = environ.get(name, "")
-        if not (name.startswith(_PREFIX) or name == "DAGSTER_HOME") or not before or before == value:
-            continue
-        if before.startswith("/") and value.startswith("/") and os.path.realpath(before) == os.path.realpath(value):
-            continue
-        raise SettingsError(
-            f"{name} is {_shown(name, before)} in the environment and {_shown(name, value)} in {folder / '.env'}, which "
-            f"Dagster's processes read instead: half of the commands would use another installation. Unset {name}, or "
-            "change that file."
-        )

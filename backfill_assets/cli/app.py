@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -22,7 +22,7 @@ from backfill_assets.cli import (
     status,
 )
 from backfill_assets.cli.output import command_of, run_command, show_json
-from backfill_assets.settings import environment_in
+from backfill_assets.environment import environment_in
 
 app = typer.Typer(
     name="backfill",
@@ -63,5 +63,11 @@ def _in_working_folder() -> None:
     with contextlib.suppress(FileNotFoundError):  # somebody removed it
         folder = Path.cwd()
         sys.path.insert(0, str(folder))
-        os.environ.update(environment_in(folder, os.environ))
+        if not _needs_no_settings(sys.argv[1:]):
+            os.environ.update(environment_in(folder, os.environ))
     app()
+
+
+def _needs_no_settings(words: Sequence[str]) -> bool:
+    """Whether a command reads no state: help, completion in the shell, a new project."""
+    return words[:1] in ([], ["init"]) or "--help" in words or "_BACKFILL_COMPLETE" in os.environ

@@ -274,8 +274,8 @@ def _contract_tag(declared: Mapping[str, object], names: Sequence[str]) -> Mappi
     tag = as_tag(mine) if mine else ""
     if (size := len(tag.encode())) > _LONGEST_TAG:
         raise ContractError(
-            f"the expected change takes {size:,} bytes as a run tag, which may have {_LONGEST_TAG:,}; launch fewer datasets or "
-            "ranges at once, or declare it in the launchpad of the Dagster UI"
+            f"the expected change takes {size:,} bytes as a run tag, of which Postgres takes {_LONGEST_TAG:,}; launch fewer "
+            "datasets or ranges at once, or declare it in the launchpad of the Dagster UI"
         )
     return {CONTRACT_TAG: tag} if tag else {}
 

@@ -24,7 +24,7 @@ from backfill_assets.campaign.load import (
 from backfill_assets.campaign.specification import ID_PATTERN
 from backfill_assets.cli.output import say
 from backfill_assets.core.days import parse_day
-from backfill_assets.core.errors import BackfillError, LedgerError, SpecificationError
+from backfill_assets.core.errors import ArgumentError, BackfillError, LedgerError, SpecificationError
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.text import number_of
@@ -50,7 +50,7 @@ def init(
         say(f"kept {shown_path(folder / name)}" + (f"; {needed}" if needed else ""))
     where = "" if folder.absolute() == Path.cwd() else f"cd {shown_path(folder)}, then "
     say(
-        f"next: {where}start dagster dev, and in a second terminal: backfill run store_sales 2024-05-01..2024-05-03 --watch"
+        f"next: {where}start {scaffold.start}; in a second terminal: backfill run store_sales 2024-05-01..2024-05-03 --watch"
     )
 
 
@@ -153,6 +153,8 @@ def new(
     application = Application.from_env()
     # A call with all required options comes from a script, which cannot answer questions.
     asks = not (dataset and start and end and change and name and approver)
+    if begins and mistake:
+        raise ArgumentError("--from and --mistake both say which layers run again; give only one")
     if asks and not begins and mistake is None:
         mistake = _asked(f"Where was the mistake made ({', '.join(Mistake)})", _mistake, Mistake.ingestion.value)
     target = application.dataset(dataset) if dataset else _asked_dataset(application)

@@ -90,10 +90,10 @@ def outcome(application: Application, unit_id: str, only: Layer | None) -> bool:
 
 
 def releases_itself(application: Application, unit: Unit) -> bool:
-    """Whether the last run of a unit releases it, without a person's word."""
+    """Whether the last run of a unit releases it, without approval."""
     return unit.mode is ReleaseMode.auto and not needs_approval(application, unit.id)
 
 
 def complete_line(unit_id: str, evidence: str) -> str:
-    """How to release a unit whose days have all passed."""
+    """How to release a unit whose checks have all passed."""
     return f"unit {unit_id} is complete; release it with: backfill publish {unit_id} --evidence {evidence}"

@@ -11,13 +11,15 @@ from dagster_deltalake import DeltaTableResource, LocalConfig
 from dagster_pyspark import LazyPySparkResource
 
 from backfill_assets.application import Application
+from backfill_assets.core.errors import SettingsError
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.environment import require_one_environment, require_state_of
 from backfill_assets.orchestration.assets import pipeline_assets, published_asset
 from backfill_assets.orchestration.checks import shadow_checks
 from backfill_assets.orchestration.jobs import operation_jobs, sweep_schedule
 from backfill_assets.orchestration.release_events import upstream_current
 from backfill_assets.orchestration.sensors import conduct_campaigns, dead_workers, late_deliveries, live_pipelines
-from backfill_assets.settings import Settings, require_one_environment
+from backfill_assets.settings import Settings
 from backfill_assets.spark.registration import client_environment
 from backfill_assets.spark.server import SparkServer
 
@@ -55,12 +57,19 @@ def definitions_from(folder: Path | str | None) -> dg.Definitions:
     """Definitions of the datasets in `folder`, or in the one that the settings name.
 
     Raises:
-        SettingsError: an environment variable cannot be used.
+        SettingsError: an environment variable cannot be used, or commands would look for datasets in another folder.
     """
     require_one_environment(os.environ)
     settings = Settings.from_env(os.environ)
     if folder is not None:
-        settings = settings.model_copy(update={"datasets": Path(folder).expanduser().absolute()})
+        datasets = Path(folder).expanduser().absolute()
+        require_state_of(datasets, os.environ)
+        if os.environ.get("BACKFILL_ASSETS_DATASETS") and settings.datasets.resolve() != datasets.resolve():
+            raise SettingsError(
+                f"build_definitions({str(folder)!r}) loads {datasets}, and BACKFILL_ASSETS_DATASETS = '{settings.datasets}' is "
+                "where commands look for datasets; make both the same, or unset the variable"
+            )
+        settings = settings.model_copy(update={"datasets": datasets})
     return definitions_of(Application(settings))
 
 

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +8,7 @@ import psutil
 import pytest
 
 from backfill_assets.core.errors import SettingsError
-from backfill_assets.settings import Settings, env_file, environment_in
+from backfill_assets.settings import Settings
 
 
 def test_everything_has_a_default_below_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,96 +156,3 @@ def test_roles_name_their_users() -> None:
     assert Settings.from_env({}).roles == {}
     with pytest.raises(SettingsError, match=r"BACKFILL_ASSETS_ROLES: 'anna' .*write finance-controller=anna,ben"):
         Settings.from_env({"BACKFILL_ASSETS_ROLES": "anna"})
-
-
-DOTENV = """\
-DAGSTER_HOME=${PWD}
-BACKFILL_ASSETS_STATE=${PWD}/.state
-BACKFILL_ASSETS_LEDGER_URL=postgresql://me:secret@db/ledger
-BACKFILL_ASSETS_CHUNK=
-TOKEN=theirs
-"""
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a `.env`, which is the working folder."""
-    (tmp_path / ".env").write_text(DOTENV, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PWD", str(tmp_path))
-    return tmp_path
-
-
-def test_the_env_file_of_the_working_folder_completes_the_environment(project: Path) -> None:
-    found = environment_in(project, {"HOME": "/home/me", "TOKEN": "mine", "BACKFILL_ASSETS_STATE": ""})
-    assert found == {
-        "HOME": "/home/me",
-        "TOKEN": "theirs",  # as Dagster has it
-        "DAGSTER_HOME": str(project),
-        "BACKFILL_ASSETS_STATE": f"{project}/.state",
-        "BACKFILL_ASSETS_LEDGER_URL": "postgresql://me:secret@db/ledger",
-        "BACKFILL_ASSETS_CHUNK": "",
-    }
-    assert Settings.from_env(found).state == project / ".state"
-    assert environment_in(project / "elsewhere", {"HOME": "/home/me"}) == {"HOME": "/home/me"}
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "shown"),
-    [
-        ("DAGSTER_HOME", "/srv/dagster", "DAGSTER_HOME is '/srv/dagster' in the environment and '{project}' in {project}/.env"),
-        ("BACKFILL_ASSETS_STATE", "/srv/state", "BACKFILL_ASSETS_STATE is '/srv/state' in the environment"),
-        ("BACKFILL_ASSETS_CHUNK", "all", "BACKFILL_ASSETS_CHUNK is 'all' in the environment and '' in {project}/.env"),
-        ("BACKFILL_ASSETS_LEDGER_URL", "postgresql://you:hidden@db/ledger", "(not shown: it may hold a secret) in {project}/.env"),
-    ],
-)  # fmt: skip
-def test_a_setting_with_two_values_is_refused_by_name(project: Path, name: str, value: str, shown: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        environment_in(project, {name: value})
-    assert shown.format(project=project) in str(caught.value)
-    assert f"Unset {name}, or change that file." in str(caught.value)
-    assert not {"secret@", "hidden"} & set(str(caught.value).split("/"))
-
-
-def test_two_spellings_of_a_folder_are_one_value(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    link = tmp_path_factory.mktemp("links") / "project"
-    link.symlink_to(project)
-    assert environment_in(project, {"DAGSTER_HOME": str(link)})["DAGSTER_HOME"] == str(project)
-
-
-def test_an_env_file_that_cannot_be_decoded_is_refused(project: Path) -> None:
-    (project / ".env").write_bytes(b"TOKEN=\xff\n")
-    with pytest.raises(SettingsError, match="cannot be read"):
-        env_file(project)
-
-
-INJECTED = """
-import os, pathlib
-from backfill_assets.settings import env_file, require_one_environment
-
-os.environ.update(env_file(pathlib.Path.cwd()))  # as Dagster's commands do
-require_one_environment(os.environ)
-"""
-
-
-@pytest.mark.slow  # processes of their own
-def test_a_process_whose_setting_was_replaced_is_refused_and_so_are_those_that_it_starts(project: Path) -> None:
-    (project / "dagster_parent.py").write_text(
-        "import os, pathlib, subprocess, sys\n"
-        "from backfill_assets.settings import env_file\n"
-        "os.environ.update(env_file(pathlib.Path.cwd()))\n"
-        "sys.exit(subprocess.call([sys.executable, 'child.py']))\n",
-        encoding="utf-8",
-    )
-    (project / "child.py").write_text(INJECTED, encoding="utf-8")
-
-    def started(script: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("BACKFILL_", "DAGSTER_"))}
-        own |= {"PYTHONPATH": str(Path(__file__).parents[2]), **environ}
-        return subprocess.run([sys.executable, script], env=own, capture_output=True, text=True, check=False)
-
-    for script in ("child.py", "dagster_parent.py"):
-        assert started(script).returncode == 0, started(script).stderr
-        assert started(script, BACKFILL_ASSETS_STATE=f"{project}/.state").returncode == 0
-        done = started(script, BACKFILL_ASSETS_STATE="/srv/state")
-        assert "SettingsError: BACKFILL_ASSETS_STATE is '/srv/state' in the environment" in done.stderr

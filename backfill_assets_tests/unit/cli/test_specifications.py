@@ -146,7 +146,7 @@ def test_a_new_specification_validates(run: Run) -> None:
         (["--mistake", "ingestion"], "raw"),
         (["--mistake", "transformation"], "staging"),
         (["--mistake", "reference"], "staging"),
-        (["--mistake", "reference", "--from", "shadow"], "shadow"),
+        (["--from", "shadow"], "shadow"),
     ],
 )
 def test_where_the_mistake_was_made_decides_which_layers_run_again(run: Run, options: list[str], first: str) -> None:
@@ -155,6 +155,11 @@ def test_where_the_mistake_was_made_decides_which_layers_run_again(run: Run, opt
     loaded = load_specification(Path("backfills/tax-fix.yaml"))
     assert isinstance(loaded, LoadedSpecification)
     assert loaded.specification.scope.from_.value == first
+
+
+def test_two_options_that_say_which_layers_run_again_are_refused(run: Run) -> None:
+    message = refused(run("new", *COMPLETE, "--mistake", "reference", "--from", "shadow"))
+    assert message == "--from and --mistake both say which layers run again; give only one"
 
 
 def test_every_commented_line_of_a_new_specification_may_be_used(run: Run) -> None:

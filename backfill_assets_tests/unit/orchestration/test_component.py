@@ -17,7 +17,7 @@ from dagster_shared.serdes.objects import EnvRegistryKey
 
 import backfill_assets
 from backfill_assets import build_definitions
-from backfill_assets.core.errors import DatasetError, SettingsError
+from backfill_assets.core.errors import DatasetError, InvalidNameError, SettingsError
 from backfill_assets.orchestration.component import DatasetComponent
 from backfill_assets.project.scaffold import addition
 
@@ -43,6 +43,8 @@ def all_names(defs: dg.Definitions) -> dict[str, list[str]]:
         "jobs": sorted(job.name for job in repository.get_all_jobs()),
         "sensors": sorted(sensor.name for sensor in repository.sensor_defs),
         "schedules": sorted(schedule.name for schedule in repository.schedule_defs),
+        "resources": sorted(repository.get_top_level_resources()),
+        "executors": sorted({job.executor_def.name for job in repository.get_all_jobs()}),
     }
 
 
@@ -64,6 +66,44 @@ def test_a_second_load_reads_the_files_again(sandbox: DefsFolderSandbox) -> None
     file.write_text(file.read_text(encoding="utf-8").replace("sold_something", "sold_more"), encoding="utf-8")
     with sandbox.build_all_defs() as defs:
         assert all_names(defs)["checks"] != before
+
+
+def test_the_jobs_of_all_datasets_do_not_depend_on_the_name_of_a_file(sandbox: DefsFolderSandbox) -> None:
+    first, second = scaffolded(sandbox, "orders", "returns")
+    (first / "defs.yaml").rename(first / "defs.yml")
+    with sandbox.build_all_defs() as defs:
+        assert all_names(defs) == all_names(build_definitions(second.parent))
+
+
+def test_a_dataset_that_is_no_component_is_named(sandbox: DefsFolderSandbox) -> None:
+    _, second = scaffolded(sandbox, "orders", "returns")
+    (second / "defs.yaml").unlink()
+    with pytest.raises(Exception, match="datasets/orders") as caught, sandbox.build_all_defs():
+        pass
+    assert str(caused(caught.value)).endswith(
+        "returns has no defs.yaml; write one that says: type: backfill_assets.Dataset"
+    )
+
+
+def test_a_component_in_python_is_refused(sandbox: DefsFolderSandbox) -> None:
+    (folder,) = scaffolded(sandbox, "orders")
+    (folder / "defs.yaml").unlink()
+    (folder / "component.py").write_text(
+        "import dagster as dg\nfrom backfill_assets import Dataset\n\n@dg.component_instance\ndef load(context):\n"
+        "    return Dataset()\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(Exception, match=r"component\.py") as caught, sandbox.build_all_defs():
+        pass
+    assert "a dataset is a component by its defs.yaml" in str(caused(caught.value))
+
+
+def test_a_name_that_no_dataset_may_have_is_refused_before_anything_is_written(
+    tmp_path: Path, sandbox: DefsFolderSandbox
+) -> None:
+    with pytest.raises(InvalidNameError):
+        scaffolded(sandbox, "Bad-Name")
+    assert not list((sandbox.defs_folder_path / "datasets").rglob("*.sql"))
 
 
 def test_scaffolding_keeps_what_the_user_has_written(sandbox: DefsFolderSandbox) -> None:

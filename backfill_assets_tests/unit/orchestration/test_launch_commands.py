@@ -241,7 +241,7 @@ def test_an_expected_change_that_is_too_long_for_a_tag_launches_nothing(house: H
         {"days": {"start": str(day(n)), "end": str(day(n))}, "metrics": {"amount": "any", "row_count": "any"}}
         for n in range(1, 29)
     ]
-    with pytest.raises(ContractError, match="bytes as a run tag, which may have 2,500; launch fewer"):
+    with pytest.raises(ContractError, match="bytes as a run tag, of which Postgres takes 2,500; launch fewer"):
         _run("run", "sales", RANGE, "--expected-change", json.dumps(clauses))
     assert dagster.taken == []
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from backfill_assets.cli.app import app
 from backfill_assets.core.errors import ArgumentError, InvalidNameError, StorageError
 from backfill_assets.dataset.load import load_folder
+from backfill_assets.environment import env_file
 from backfill_assets.project.scaffold import dataset_files, new_project
-from backfill_assets.settings import env_file
 
 ROOT = Path(__file__).resolve().parents[3]
 Run = Callable[..., Result]
@@ -46,7 +46,7 @@ def test_an_empty_folder_becomes_a_project_whose_dataset_loads(run: Run, tmp_pat
     assert catalog.problems == ()
     assert list(catalog.datasets) == ["store_sales"]
     assert yaml.safe_load(files[".github/workflows/backfills.yml"])["jobs"]
-    assert done.output.splitlines()[-1].startswith("next: cd shop, then start dagster dev")
+    assert done.output.splitlines()[-1].startswith("next: cd shop, then start dagster dev; in a second terminal")
 
 
 def test_its_settings_lie_in_its_own_folder(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +70,7 @@ def test_the_readme_shows_the_dataset_that_it_writes() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, text in dataset_files("store_sales").items():
         assert f"`{name}`\n\n```{name.rsplit('.')[-1]}\n{text}```\n" in readme
+        assert readme.count(text) == 1
 
 
 def test_a_repository_and_an_environment_may_be_there_already(tmp_path: Path) -> None:
@@ -94,7 +95,8 @@ def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path: Path) -> Non
     (tmp_path / "workspace.yaml").write_text("mine", encoding="utf-8")
     with pytest.raises(StorageError, match=r"workspace\.yaml cannot be written: File exists"):
         scaffold.write()
-    assert (tmp_path / "workspace.yaml").read_text(encoding="utf-8") == "mine"
+    # All files or none: the next attempt finds an empty folder again.
+    assert files_of(tmp_path) == {"workspace.yaml": "mine"}
 
 
 def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def test_an_existing_project_keeps_its_files_and_learns_what_to_add(run: Run, tm
     mine = {
         "definitions.py": "defs = None\n",
         "workspace.yaml": "load_from: []\n",
-        ".env": "DAGSTER_HOME=/srv/dagster\nTOKEN=x\n",
+        ".env": "export DAGSTER_HOME=/srv/dagster\nBACKFILL_ASSETS_SOURCES = /srv/sources\nTOKEN=x\n",
         "dagster.yaml": "telemetry: {enabled: false}\n",
         "README.md": "# Mine\n",
     }
@@ -117,7 +119,7 @@ def test_an_existing_project_keeps_its_files_and_learns_what_to_add(run: Run, tm
     assert done.exit_code == 0, done.output
     files = files_of(tmp_path)
     assert {name: files[name] for name in mine} == mine
-    assert "build_definitions()" in files["backfill_definitions.py"]
+    assert "build_definitions(" in files["backfill_definitions.py"]
     assert "materialize -f backfill_definitions.py --select" in files[".github/workflows/backfills.yml"]
     assert (
         "kept workspace.yaml; add below load_from:\n  - python_file:\n      relative_path: backfill_definitions.py"
@@ -125,8 +127,10 @@ def test_an_existing_project_keeps_its_files_and_learns_what_to_add(run: Run, tm
     )
     assert "kept .env; add to it:\nBACKFILL_ASSETS_STATE=${PWD}/.state\n" in done.output
     assert "kept dagster.yaml; what backfills need in it: run_coordinator" in done.output
-    # Dagster's home is the project's own.
+    # These are the project's own.
     assert "DAGSTER_HOME" not in done.output
+    assert "BACKFILL_ASSETS_SOURCES" not in done.output
+    assert done.output.splitlines()[-1].startswith("next: start dagster dev; in a second terminal")
 
 
 def test_a_second_time_it_finds_all_that_it_wrote(run: Run, tmp_path: Path) -> None:
@@ -153,6 +157,57 @@ def test_a_project_of_dg_gets_a_component_among_its_definitions(run: Run, tmp_pa
     # Dagster finds the project's definitions by its pyproject.toml.
     assert 'dagster asset materialize --select "group:store_sales"' in files[".github/workflows/backfills.yml"]
     assert not {"definitions.py", "workspace.yaml"} & set(files)
+
+
+def test_a_project_with_datasets_does_not_get_the_example(run: Run, tmp_path: Path) -> None:
+    run("init")
+    (tmp_path / "datasets" / "store_sales").rename(tmp_path / "datasets" / "orders")
+    (tmp_path / "definitions.py").unlink()
+    run("init", "--into")
+    assert [path.name for path in (tmp_path / "datasets").iterdir()] == ["orders"]
+    assert (tmp_path / "definitions.py").exists()
+
+
+def test_datasets_lie_where_the_projects_own_settings_say(run: Run, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("BACKFILL_ASSETS_DATASETS=${PWD}/tables\n", encoding="utf-8")
+    done = run("init", "--into")
+    assert done.exit_code == 0, done.output
+    assert load_folder(tmp_path / "tables").problems == ()
+    assert '/ "tables")' in (tmp_path / "definitions.py").read_text(encoding="utf-8")
+    assert not (tmp_path / "datasets").exists()
+    (tmp_path / ".env").write_text("BACKFILL_ASSETS_DATASETS=/srv/tables\n", encoding="utf-8")
+    assert "is outside of the project" in str(run("init", "--into").exception)
+
+
+def test_a_project_whose_module_dagster_knows_learns_how_to_start_both(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.dagster]\nmodule_name = "mine"\n', encoding="utf-8")
+    done = run("init", "--into")
+    assert "next: start dagster dev -w workspace.yaml, with your own location in it" in done.output.splitlines()[-1]
+
+
+def test_files_that_are_not_utf_8_are_kept(run: Run, tmp_path: Path) -> None:
+    for name in (".gitignore", "workspace.yaml", "definitions.py"):
+        (tmp_path / name).write_bytes("# größe\n".encode("latin-1"))
+    done = run("init", "--into")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "definitions.py").read_bytes() == "# größe\n".encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "defs"),
+    [
+        ("dg.toml", '[project]\nroot_module = "shop"\n', "src/shop/defs/datasets"),
+        ("pyproject.toml", '[tool.dg.project]\nroot_module = "shop"\ndefs_module = "shop.parts"\n', "src/shop/parts/datasets"),
+        ("pyproject.toml", "tool = 3\n", "datasets"),
+        ("pyproject.toml", "[tool]\ndg = 3\n", "datasets"),
+    ],
+)  # fmt: skip
+def test_components_lie_where_dg_looks_for_them(run: Run, tmp_path: Path, name: str, text: str, defs: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    done = run("init", "--into")
+    assert done.exit_code == 0, done.output
+    assert load_folder(tmp_path / defs).problems == ()
+    assert ("start dg dev" in done.output) == defs.startswith("src")
 
 
 def test_a_project_file_that_cannot_be_read_is_refused(run: Run, tmp_path: Path) -> None:

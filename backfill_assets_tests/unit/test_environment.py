@@ -33,9 +33,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_env_file_of_the_working_folder_completes_the_environment(project: Path) -> None:
-    found = environment_in(project, {"HOME": "/home/me", "TOKEN": "mine", "BACKFILL_ASSETS_STATE": ""})
+    found = environment_in(project, {"HOME": "/srv/me", "TOKEN": "mine", "BACKFILL_ASSETS_STATE": ""})
     assert found == {
-        "HOME": "/home/me",
+        "HOME": "/srv/me",
         "TOKEN": "theirs",  # as Dagster has it
         "DAGSTER_HOME": str(project),
         "BACKFILL_ASSETS_STATE": f"{project}/.state",
@@ -43,7 +43,7 @@ def test_the_env_file_of_the_working_folder_completes_the_environment(project: P
         "BACKFILL_ASSETS_CHUNK": "",
     }
     assert Settings.from_env(found).state == project / ".state"
-    assert environment_in(project.parent, {"HOME": "/home/me"}) == {"HOME": "/home/me"}
+    assert environment_in(project.parent, {"HOME": "/srv/me"}) == {"HOME": "/srv/me"}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ WHOLE_FILES_AT_NIGHT = {
     "dagster/test_server_deaths.py",
     "dagster/test_worker_deaths.py",
     "spark/test_server_restart.py",
-    "unit/project/test_install.py",
 }
 """Each of their tests has an installation or a server of its own, and takes minutes."""
 _ITEM = re.compile(r"^(\S+\.py)::(\w+)(?:\[(.*)\])?$", re.MULTILINE)

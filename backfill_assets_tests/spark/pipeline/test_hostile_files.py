@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import cast
 
 import pyarrow as pa
@@ -20,6 +21,8 @@ from backfill_assets.pipeline.land import land
 from backfill_assets.storage.files import discover
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, NOW, Kit, commits, values
 
+gzipped = partial(gzip.compress, mtime=0)
+"""The same bytes each time: all processes of a test run must collect the same cases."""
 HEADER = "day,id,kind,amount,fee\n"
 ROW = f"{D1},1,a,1.5,2.25\n"
 GOOD = {"day": str(D1), "id": 1, "kind": "a", "amount": 1.5, "fee": 2.25}
@@ -164,13 +167,13 @@ LINES = json.dumps(GOOD).encode() + b"\n"
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("a.jsonl.gz", gzip.compress(LINES * 2_000)[:-30]),
-        ("a.jsonl.gz", gzip.compress(LINES * 2_000)[:-8]),
-        ("a.jsonl.gz", gzip.compress(LINES) + gzip.compress(LINES)[:-1]),
-        ("a.jsonl.gz", gzip.compress(LINES) + LINES),
+        ("a.jsonl.gz", gzipped(LINES * 2_000)[:-30]),
+        ("a.jsonl.gz", gzipped(LINES * 2_000)[:-8]),
+        ("a.jsonl.gz", gzipped(LINES) + gzipped(LINES)[:-1]),
+        ("a.jsonl.gz", gzipped(LINES) + LINES),
         ("a.jsonl.gz", LINES),
         ("a.jsonl.gz", b""),
-        ("a.jsonl", gzip.compress(LINES)),
+        ("a.jsonl", gzipped(LINES)),
         ("a.jsonl.bz2", bz2.compress(LINES)),
         ("a.jsonl.zst", zstd(LINES * 2_000)[:-30]),
         ("a.jsonl.zst", b"\x28\xb5\x2f\xfd" + b"\xff" * 40),
@@ -187,8 +190,8 @@ def test_a_broken_archive_is_refused_by_name_and_nothing_is_written(name: str, c
 def test_a_compressed_file_has_the_rows_of_the_plain_one_and_an_identity_of_its_own(fmt: str, kit: Kit) -> None:
     loaded = kit.dataset(source=source(fmt), deduplicate="none")
     content = (HEADER + ROW * 3).encode() if fmt == "csv" else LINES * 3
-    parts = [gzip.compress(content), gzip.compress(content), zstd(content), content]
-    parts[1] += gzip.compress(content if fmt == "jsonl" else ROW.encode() * 3)
+    parts = [gzipped(content), gzipped(content), zstd(content), content]
+    parts[1] += gzipped(content if fmt == "jsonl" else ROW.encode() * 3)
     for name, part in zip(("a.gz", "b.GZ", "c.zst", "d"), parts, strict=True):
         kit.put(f"trips/{D1}-{name}", part)
     landed = {d.path[-4:]: d for d in kit.land(loaded, D1)}

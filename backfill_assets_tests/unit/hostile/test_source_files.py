@@ -9,6 +9,7 @@ import gzip
 import os
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -29,6 +30,8 @@ from backfill_assets_tests.harness.dataset_folders import YAML, loaded, write_da
 from backfill_assets_tests.unit.hostile.strategies import often, texts
 from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, observed, showable
 
+gzipped = partial(gzip.compress, mtime=0)
+"""The same bytes each time: all processes of a test run must collect the same cases."""
 pytestmark = pytest.mark.slow
 
 DAY = dt.date(2024, 1, 1)
@@ -85,7 +88,7 @@ def spoiled(draw: st.DrawFn, content: bytes) -> bytes:
     inserted = draw(st.binary(max_size=30) | texts().map(lambda text: text.encode("utf-8", "surrogatepass")))
     kinds = (
         content[:at], content[:at] + inserted + content[at:], inserted, content[:at] + inserted + content[at + len(inserted) :],
-        gzip.compress(content)[:at], bz2.compress(content)[:at], content.decode("latin-1").encode("utf-16"), b"",
+        gzipped(content)[:at], bz2.compress(content)[:at], content.decode("latin-1").encode("utf-16"), b"",
     )  # fmt: skip
     return draw(st.sampled_from(kinds))
 
@@ -137,12 +140,12 @@ def test_a_parquet_file_of_another_schema_is_refused_by_name(tmp_path: Path, col
         (b"\n \n\n", "a.csv", "it has no header, so it is incomplete"),
         (b"\0" * 4096, "a.csv", "it has no header, so it is incomplete"),
         (codecs.BOM_UTF8, "a.csv", "a file without rows is a header alone"),
-        (gzip.compress(b"\n \n"), "a.csv.gz", "it has no header, so it is incomplete"),
+        (gzipped(b"\n \n"), "a.csv.gz", "it has no header, so it is incomplete"),
         (b"," * 600_000, "a.csv", "names 600,001 columns, at most 10,000"),
         (b"a" * (1 << 21), "a.csv", "its header does not end within 1 MiB"),
         (b"\n" * (1 << 22), "a.csv", "its header does not end within 1 MiB"),
-        (gzip.compress(b"\n" * (1 << 26)), "a.csv.gz", "its header does not end within 1 MiB"),
-        (gzip.compress(HEADER * 9)[:10] + b"\xff" * 60, "a.csv.gz", "cannot be read"),
+        (gzipped(b"\n" * (1 << 26)), "a.csv.gz", "its header does not end within 1 MiB"),
+        (gzipped(HEADER * 9)[:10] + b"\xff" * 60, "a.csv.gz", "cannot be read"),
         (HEADER, "a.csv.gz", "is no complete .gz file; deliver it again"),
         (b'trip,"' + b"x" * 200_000, "a.csv", "its header cannot be read: field larger than field limit"),
         (b"trip,\xe2\x80\xaefare\n", "a.csv", r"found trip, \u202efare"),
@@ -180,7 +183,7 @@ def test_a_file_that_ends_in_zeros_is_refused(content: bytes, kind: Format, head
 
 
 def packed(content: bytes, ending: str) -> bytes:
-    return gzip.compress(content) if ending == ".gz" else cast("bytes", pa.compress(content, "zstd", asbytes=True))
+    return gzipped(content) if ending == ".gz" else cast("bytes", pa.compress(content, "zstd", asbytes=True))
 
 
 TEXT_FILES = [(Format.csv, True), (Format.csv, False), (Format.jsonl, True)]
@@ -215,16 +218,16 @@ def test_an_archive_that_is_cut_anywhere_is_refused(kind: Format, header: bool, 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("a.csv", gzip.compress(HEADER)),
-        ("a", gzip.compress(HEADER)),
+        ("a.csv", gzipped(HEADER)),
+        ("a", gzipped(HEADER)),
         ("a.gz.csv", packed(HEADER, ".zst")),
-        ("a.zst", gzip.compress(HEADER)),
+        ("a.zst", gzipped(HEADER)),
         ("a.gz", packed(HEADER, ".zst")),
         ("a.gz", b""),
         ("a.csv", bz2.compress(HEADER)),
         ("a.csv.bz2", bz2.compress(HEADER)),
         ("a.csv.bz2", HEADER),
-        ("a.csv.GZIP", gzip.compress(HEADER)),
+        ("a.csv.GZIP", gzipped(HEADER)),
         ("a.csv.deflate", HEADER),
         ("a.zip", b"PK\x03\x04" + HEADER),
         ("a.csv", b"PK\x03\x04" + HEADER),
@@ -244,7 +247,7 @@ def test_a_name_that_does_not_say_how_a_file_is_compressed_is_refused(
 
 
 def test_an_archive_behind_a_link_is_what_its_target_says(tmp_path: Path) -> None:
-    (tmp_path / "blob").write_bytes(gzip.compress(HEADER))
+    (tmp_path / "blob").write_bytes(gzipped(HEADER))
     (tmp_path / "a.csv.gz").symlink_to(tmp_path / "blob")
     with pytest.raises(SourceError, match=r"^a\.csv\.gz: its name or its first bytes .* of its target"):
         require_columns((tmp_path / "a.csv.gz").resolve(), "a.csv.gz", declared(Format.csv, header=False))

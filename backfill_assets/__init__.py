@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import dagster as dg
 
-    from backfill_assets.orchestration.component import DatasetComponent as Dataset
-
 __all__ = ["Dataset", "build_definitions"]
+
+Dataset: type[dg.Component]
+"""The component of a dataset; see `__getattr__`."""
 
 
 def build_definitions(folder: Path | str | None = None) -> dg.Definitions:

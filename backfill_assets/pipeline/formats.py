@@ -212,7 +212,9 @@ def _check_end(path: Path, shown: str) -> None:
 
 def _check_names(found: tuple[str, ...], shown: str, declared: Files) -> None:
     own = declared.headers
-    missing = [declared.shown(name) for name in declared.required if own[name] not in found]
+    # A column that has its own name there is missing even if it is optional: it would be null although the file has it.
+    wanted = {*declared.required, *(name for name in declared.columns if name in found)}
+    missing = [declared.shown(name) for name in declared.columns if name in wanted and own[name] not in found]
     twice = [declared.shown(name) for name in declared.columns if found.count(own[name]) > 1]
     if missing or twice:
         what = f"does not name {', '.join(missing)}" if missing else f"names {', '.join(twice)} twice"
@@ -339,7 +341,8 @@ def delivered_rows(spark: SparkSession, source: Source, files: Sequence[Found], 
     lineage = spark.createDataFrame(known, f"{_FILE} string, {_LINEAGE}, {HEADER} binary")
     # A left join that fails: a row whose file is not recognised must not be dropped silently.
     read = lines_of if source.is_text else columns_in
-    joined = read(spark, source, [f.file for f in files]).join(F.broadcast(lineage), _FILE, "left")
+    # Two deliveries may be links to one file: Spark would read it twice for each.
+    joined = read(spark, source, list(dict.fromkeys(f.file for f in files))).join(F.broadcast(lineage), _FILE, "left")
     unknown = F.raise_error(F.concat(F.lit("a row of no known file: "), F.col(_FILE)))
     form = F.lit(form_of(reading_of(source)))
     own = {"_source_file": F.coalesce("_source_file", unknown), INGESTED: F.lit(now), FORM: form}

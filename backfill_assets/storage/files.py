@@ -227,6 +227,7 @@ def read_from(shown: str) -> Iterator[None]:
         ) from error
 
 
+_MONTHS: Final = 12
 _TEMPORARY: Final = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".swp", "~")
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -301,18 +302,18 @@ def require_sources(loaded: LoadedDataset, layout: Layout, known: Callable[[], I
             f"{layout.sources}: there is no such folder, so nothing of {loaded.name} can be landed; set BACKFILL_ASSETS_SOURCES "
             "to the folder that files are delivered to, or create it"
         )
-    if loaded.dataset.landing.removed_after_landing:
-        return
-    template = loaded.dataset.landing.template
-    there = False
-    for _, relative in _paths(layout, template.of_any_day):
-        if template.days_of(relative):
+    template, kept = loaded.dataset.landing.template, not loaded.dataset.landing.removed_after_landing
+    there, ordered = False, not template.has_parts
+    for _, relative in _paths(layout, template.of_any_day) if kept or not ordered else ():
+        if days := template.days_of(relative):
             there = True
+            # A day that is no month shows which is which.
+            ordered = ordered or all(day.day > _MONTHS for day in days)
         elif doubt := template.doubt(relative):
             raise SourceError(f"{visible(relative)}: {doubt}")
-        if there and not template.has_parts:
+        if there and ordered:
             return
-    if not there and (delivery := next(iter(known()), None)):
+    if kept and not there and (delivery := next(iter(known()), None)):
         raise SourceError(
             f"{layout.sources}: no file fits {template.text} on any day, although {loaded.name} was landed before, such as from "
             f"{delivery.path}; correct BACKFILL_ASSETS_SOURCES, or source.path in dataset.yaml. If files are removed "

@@ -58,6 +58,16 @@ def test_a_link_out_of_the_sources_folder_is_refused(kit: Kit, tmp_path: Path) -
         discover(loaded, kit.layout, [D1])
 
 
+def test_a_file_with_two_names_counts_once_for_each(kit: Kit) -> None:
+    loaded = kit.dataset()
+    file = kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,b,1,1")
+    for name in (f"trips/{D1}-b.csv", f"trips/{D2}.csv"):
+        (kit.layout.sources / name).symlink_to(file)
+    assert sorted((d.day, d.path, d.rows) for d in kit.land(loaded, D1, D2)) == [
+        (D1, f"trips/{D1}-b.csv", 2), (D1, f"trips/{D1}.csv", 2), (D2, f"trips/{D2}.csv", 2),
+    ]  # fmt: skip
+
+
 def test_a_file_that_fits_two_days_is_refused(kit: Kit) -> None:
     loaded = kit.dataset(source=source("csv", path="trips/*{day}*.csv"))
     kit.put(f"trips/{D1}_{D2}.csv", "")

@@ -9,6 +9,7 @@ import gzip
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -278,6 +279,7 @@ INVOICES = {
         (b'city,Invoice\xc2\xa0No,"Betrag, \xe2\x82\xac"\n', r"found city, invoice\xa0no"),
         (b'city,Invoice No,invoice no,"Betrag, \xe2\x82\xac"\n', "its header names Invoice No twice"),
         (b'city,Invoice No,no,No,"Betrag, \xe2\x82\xac"\n', ""),
+        (b"city,Invoice No,amount\n", "its header does not name Betrag, \u20ac"),
         (b"city,Invoice No,Betrag, \xe2\x82\xac\n", "its header does not name Betrag, \u20ac"),
     ],
 )
@@ -290,6 +292,15 @@ def test_a_header_of_a_csv_file_is_found_once_or_refused_by_name(content: bytes,
         require_columns(tmp_path / "a", "a", with_headers(Format.csv, **INVOICES))
     assert message in observed(refused.value)
     helpful(str(refused.value), "a", line=False)
+
+
+def test_an_optional_column_under_its_own_name_is_not_silently_null(tmp_path: Path) -> None:
+    renamed = with_headers(Format.csv, **INVOICES).model_copy(update={"optional": ("no", "amount")})
+    (tmp_path / "a").write_bytes(b"city\n")
+    require_columns(tmp_path / "a", "a", renamed)
+    (tmp_path / "a").write_bytes(b"city,NO\n")
+    with pytest.raises(SourceError, match=r"its header does not name Invoice No; expected .* found city, no"):
+        require_columns(tmp_path / "a", "a", renamed)
 
 
 def test_headers_of_json_and_parquet_are_found_once_or_refused_by_name(tmp_path: Path) -> None:
@@ -383,6 +394,10 @@ def test_month_and_day_in_the_wrong_order_are_refused_as_soon_as_one_file_shows_
         SourceError, match=r"^trips/2024/13/01\.csv: \{mm\} finds 13 and \{dd\} finds 01, which is no day"
     ):
         require_sources(wrong, layout, tuple)
+    # Files that are removed after landing excuse an empty folder, and nothing else.
+    source = wrong.dataset.landing.model_copy(update={"removed_after_landing": True})
+    with pytest.raises(SourceError, match="which is no day; put them in the other order"):
+        require_sources(replace(wrong, dataset=wrong.dataset.model_copy(update={"source": source})), layout, tuple)
     require_sources(right, layout, tuple)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from dotenv import dotenv_values
 from backfill_assets.core.errors import SettingsError
 from backfill_assets.settings import PREFIX, shown_value
 
+_PWD: Final = re.compile(r"\$\{PWD[}:]")
 _STATE: Final = "BACKFILL_ASSETS_STATE"
 
 
@@ -23,20 +25,28 @@ def env_file(folder: Path) -> dict[str, str]:
     Raises:
         SettingsError: the file cannot be read, or it uses PWD, which is another folder.
     """
-    file = folder / ".env"
-    try:
-        found = {name: value for name, value in dotenv_values(file).items() if value is not None}
-        uses_folder = "PWD" in file.read_text(encoding="utf-8") if found else False
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{file} cannot be read ({error}); make it readable, or move it away") from None
+    uses_folder = any(_PWD.search(value) for value in written_in(folder).values())
     shell = os.environ.get("PWD", "")
     if uses_folder and not _is_same(shell, str(folder), folder):
         # Dagster would take it as it is, and everything would be in that folder.
         raise SettingsError(
-            f"{file} uses PWD, which is {shell!r} although this runs in {folder}; start it from a shell in that folder, or "
-            "write absolute paths into the file"
+            f"{folder / '.env'} uses PWD, which is {shell!r} although this runs in {folder}; start it from a shell in that "
+            "folder, or write absolute paths into the file"
         )
-    return found
+    return {name: value for name, value in dotenv_values(folder / ".env").items() if value is not None}
+
+
+def written_in(folder: Path) -> dict[str, str]:
+    """The variables of the `.env` in a folder as they are written there, with `${PWD}`; none without one.
+
+    Raises:
+        SettingsError: the file cannot be read.
+    """
+    file = folder / ".env"
+    try:
+        return {name: value for name, value in dotenv_values(file, interpolate=False).items() if value is not None}
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{file} cannot be read ({error}); make it readable, or move it away") from None
 
 
 def environment_in(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
@@ -62,8 +72,8 @@ def require_state_of(path: Path, environ: Mapping[str, str]) -> None:
         return
     for folder in (path, *path.parents):
         try:
-            named = _STATE in (folder / ".env").read_text(encoding="utf-8")
-        except (OSError, ValueError):
+            named = _STATE in written_in(folder)
+        except SettingsError:  # of somebody else, above the project
             continue
         if named:
             raise SettingsError(

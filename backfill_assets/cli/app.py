@@ -11,16 +11,7 @@ from pathlib import Path
 import typer
 
 from backfill_assets import operations
-from backfill_assets.cli import (
-    campaigns,
-    deliveries,
-    doctor,
-    launches,
-    proof,
-    releases,
-    specifications,
-    status,
-)
+from backfill_assets.cli import campaigns, deliveries, doctor, launches, proof, releases, specifications, status
 from backfill_assets.cli.output import command_of, run_command, show_json
 from backfill_assets.environment import environment_in
 
@@ -33,8 +24,9 @@ app = typer.Typer(
 app.add_typer(doctor.spark, name="spark")
 app.add_typer(status.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    specifications.init, status.status, status.metrics, launches.run, deliveries.deliveries, deliveries.withdraw, deliveries.reland,
-    releases.path, doctor.sql, launches.resume, launches.refresh, status.discard, releases.releases, releases.publish,
+    specifications.init, status.status, status.metrics, launches.run,
+    deliveries.deliveries, deliveries.withdraw, deliveries.reland, releases.path, doctor.sql,
+    launches.resume, launches.refresh, status.discard, releases.releases, releases.publish,
     releases.reconcile, doctor.doctor, specifications.new, specifications.validate,
     campaigns.preview, campaigns.history, proof.diff_history, proof.report,
 )  # fmt: skip
@@ -60,8 +52,10 @@ def main() -> None:
 
 def _in_working_folder() -> None:
     # Like Dagster's commands, ours import modules from the working folder, for models, and read its `.env`.
-    with contextlib.suppress(FileNotFoundError):  # somebody removed it
+    folder: Path | None = None
+    with contextlib.suppress(OSError):  # it is gone, or this user may not enter it
         folder = Path.cwd()
+    if folder is not None:
         sys.path.insert(0, str(folder))
         if not _needs_no_settings(sys.argv[1:]):
             os.environ.update(environment_in(folder, os.environ))

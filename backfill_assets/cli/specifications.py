@@ -49,9 +49,8 @@ def init(
     for name, needed in scaffold.kept.items():
         say(f"kept {shown_path(folder / name)}" + (f"; {needed}" if needed else ""))
     where = "" if folder.absolute() == Path.cwd() else f"cd {shown_path(folder)}, then "
-    say(
-        f"next: {where}start {scaffold.start}; in a second terminal: backfill run store_sales 2024-05-01..2024-05-03 --watch"
-    )
+    first = "store_sales 2024-05-01..2024-05-03" if scaffold.has_example else "DATASET DAYS"
+    say(f"next: {where}start {scaffold.start}; in a second terminal: backfill run {first} --watch")
 
 
 def validate(files: Annotated[list[Path], typer.Argument(help="Specifications, such as backfills/*.yaml.")]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -59,7 +59,7 @@ class PathTemplate:
 
     def days_of(self, path: str) -> tuple[dt.date, ...]:
         """The delivery days for which it finds a file of that path, in order; more than one are ambiguous."""
-        return tuple(sorted({day for fields, _ in self._readings(path) if (day := _day(fields))}))
+        return _days(self._readings(path))
 
     def fits(self, day: dt.date, path: str) -> bool:
         """Whether it finds a file of that path for a delivery day: part by part, as `Path.glob` does."""
@@ -70,7 +70,8 @@ class PathTemplate:
 
         A file has one day, and its digits end there: `*` and `?` may stand for anything but a digit beside the day.
         """
-        days, readings = self.days_of(path), list(self._readings(path))
+        readings = list(self._readings(path))
+        days = _days(readings)
         if len(days) > 1:
             return (
                 f"fits the delivery days {days[0]} and {days[1]}; "
@@ -149,6 +150,10 @@ def _day(fields: Mapping[str, str]) -> dt.date | None:
         return checked_day(dt.date.fromisoformat(digits))
     except ValueError:
         return None
+
+
+def _days(readings: Iterable[tuple[Mapping[str, str], bool]]) -> tuple[dt.date, ...]:
+    return tuple(sorted({day for fields, _ in readings if (day := _day(fields))}))
 
 
 @cache

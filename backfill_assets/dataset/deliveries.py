@@ -66,7 +66,9 @@ def packed_twice(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery,
     They are one file, before and after it was compressed, and would count twice.
     """
     plain: dict[Place, Delivery] = {}
-    for one in (one for one in in_force(dataset, known) if one.rows):
+    for one in in_force(dataset, known):
+        if not one.rows:
+            continue
         path = PurePosixPath(one.path)
         name = path.with_suffix("") if path.suffix.lower() in ARCHIVES else path
         other = plain.setdefault((one.day, str(name)), one)

@@ -148,9 +148,9 @@ class Files(Part):
         return self
 
     def _header_problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        taken = dict[str, str]()
+        taken, headers = dict[str, str](), self.headers
         for name, column in self.columns.items():
-            header, where = self.headers[name], ("columns", name, "from")
+            header, where = headers[name], ("columns", name, "from")
             key = f"columns.{name}.from {column.from_!r}"
             if column.from_ is None:
                 continue
@@ -370,4 +370,5 @@ def _form(source: Source) -> str:
 
 def _with_header(source: Source, name: str, what: str) -> object:
     """What identifies a column, and its header if it is read from one with another name."""
-    return what if source.headers[name] == name else [source.headers[name], what]
+    own = source.columns[name].from_
+    return what if own is None else [own.lower(), what]

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dotenv import dotenv_values
-
 from backfill_assets.core.errors import ArgumentError, StorageError
 from backfill_assets.core.text import checked_name
 from backfill_assets.dataset.yaml import shown_path
+from backfill_assets.environment import written_in
 
 _TEMPLATE: Final = Path(__file__).parent / "template"
 _EXAMPLE: Final = "store_sales"
@@ -53,6 +52,11 @@ class Scaffold:
     files: Mapping[str, str]
     kept: Mapping[str, str]
     start: str = "dagster dev"
+
+    @property
+    def has_example(self) -> bool:
+        """Whether the example is there once the files are written."""
+        return any(f"/{_EXAMPLE}/" in name for name in (*self.files, *self.kept))
 
     def write(self) -> None:
         """Write all files or none; never overwrites one.
@@ -99,10 +103,12 @@ def new_project(root: Path) -> Scaffold:
 def addition(root: Path) -> Scaffold:
     """What an existing Dagster project needs besides what it has; no file of it is changed.
 
-    The example is left out if there are datasets. A project of `dg` gets it as a component among its definitions.
+    The example, and the workflow that builds it, are left out if there are datasets. A project of `dg` gets the example as a
+    component among its definitions.
 
     Raises:
         ArgumentError: there is no such folder, or its pyproject.toml, dg.toml or .env cannot be used.
+        SettingsError: its .env cannot be read.
     """
     if not root.is_dir():
         raise ArgumentError(f"{shown_path(root)} is not a folder; for a new project: backfill init FOLDER")
@@ -121,17 +127,9 @@ def addition(root: Path) -> Scaffold:
         for name in ("workspace.yaml", _WORKFLOW):
             files[name] = files[name].replace(_DEFINITIONS, own)
     if _has_folders(root / datasets):
-        files = {name: text for name, text in files.items() if f"/{_EXAMPLE}/" not in name}
+        files = {name: text for name, text in files.items() if f"/{_EXAMPLE}/" not in name and name != _WORKFLOW}
     kept = {name: _needed(root / name, text) for name, text in files.items() if (root / name).exists()}
-    # Dagster prefers the pyproject.toml that names a module to a workspace.yaml.
-    elsewhere = not defs and bool(tools.get("dagster"))
-    start = (
-        "dg dev"
-        if defs
-        else "dagster dev -w workspace.yaml, with your own location in it"
-        if elsewhere
-        else "dagster dev"
-    )
+    start = "dg dev" if defs else _start(tools)
     return Scaffold(root, {name: text for name, text in files.items() if name not in kept}, kept, start)
 
 
@@ -195,13 +193,18 @@ def _folder_of_components(tools: Mapping[str, Any], root: Path) -> str:
     return defs if (root / defs).is_dir() else f"src/{defs}"
 
 
+def _start(tools: Mapping[str, Any]) -> str:
+    # Dagster prefers the pyproject.toml that names a module to a workspace.yaml.
+    return "dagster dev -w workspace.yaml, with your own location in it" if tools.get("dagster") else "dagster dev"
+
+
 def _named_datasets(root: Path) -> str:
     """The folder of datasets that the project's `.env` names, below `root`; empty if it names none.
 
     Raises:
         ArgumentError: the folder is not in the project.
     """
-    named = (_variables(root / ".env").get(_DATASETS) or "").replace("${PWD}/", "")
+    named = written_in(root).get(_DATASETS, "").replace("${PWD}/", "")
     if not named:
         return ""
     try:
@@ -210,13 +213,6 @@ def _named_datasets(root: Path) -> str:
         raise ArgumentError(
             f"{shown_path(root / '.env')}: {_DATASETS} = {named!r} is outside of the project; there is nothing to add here"
         ) from None
-
-
-def _variables(file: Path) -> Mapping[str, str | None]:
-    try:
-        return dotenv_values(file, interpolate=False)
-    except ValueError as error:
-        raise ArgumentError(f"{shown_path(file)} cannot be read: {error}; correct it first") from None
 
 
 def _has_folders(folder: Path) -> bool:
@@ -230,7 +226,7 @@ def _needed(file: Path, text: str) -> str:
     present = file.read_text(encoding="utf-8", errors="replace")
     match file.name:
         case ".env":
-            known = _variables(file)
+            known = written_in(file.parent)
             return _missing([line for line in _entries(text) if line.split("=")[0] not in known])
         case ".gitignore" | "requirements.txt":
             return _missing([line for line in _entries(text) if line not in present.splitlines()])

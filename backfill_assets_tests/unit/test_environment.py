@@ -80,8 +80,9 @@ def test_a_folder_of_the_shell_that_is_not_the_working_folder_is_refused(
     monkeypatch.setenv("PWD", shell)
     with pytest.raises(SettingsError, match=f"uses PWD, which is '{shell}' although this runs in"):
         env_file(project)
-    (project / ".env").write_text("BACKFILL_ASSETS_STATE=/srv/state\n", encoding="utf-8")
-    assert env_file(project) == {"BACKFILL_ASSETS_STATE": "/srv/state"}
+    text = "# below PWD\nFTP_PWD=secret\nBACKFILL_ASSETS_STATE=/srv/state\n"
+    (project / ".env").write_text(text, encoding="utf-8")
+    assert env_file(project) == {"FTP_PWD": "secret", "BACKFILL_ASSETS_STATE": "/srv/state"}
     monkeypatch.setenv("DAGSTER_PROJECT_ENV_FILE_PATHS", f'{{"shop": "{project}"}}')
     require_one_environment(os.environ)
     (project / ".env").write_text("DAGSTER_HOME=${PWD}\n", encoding="utf-8")
@@ -98,6 +99,8 @@ def test_a_command_inside_a_project_does_not_begin_another_state(project: Path) 
             require_state_of(inside, environ)
     own = {"BACKFILL_ASSETS_STATE": "/srv/state"}
     assert environment_in(inside, own) == own
+    (project / ".env").write_text("# BACKFILL_ASSETS_STATE=.state\nBACKFILL_ASSETS_STATED=1\n", encoding="utf-8")
+    assert environment_in(inside, {}) == {}
 
 
 @pytest.mark.parametrize(

@@ -163,8 +163,12 @@ def test_a_project_with_datasets_does_not_get_the_example(run: Run, tmp_path: Pa
     run("init")
     (tmp_path / "datasets" / "store_sales").rename(tmp_path / "datasets" / "orders")
     (tmp_path / "definitions.py").unlink()
-    run("init", "--into")
+    (tmp_path / ".github/workflows/backfills.yml").unlink()
+    done = run("init", "--into")
     assert [path.name for path in (tmp_path / "datasets").iterdir()] == ["orders"]
+    # It would build the example.
+    assert not (tmp_path / ".github/workflows/backfills.yml").exists()
+    assert done.output.splitlines()[-1].endswith("backfill run DATASET DAYS --watch")
     assert (tmp_path / "definitions.py").exists()
 
 

@@ -39,6 +39,7 @@ from backfill_assets.pipeline.views import SparkConsumers, SparkPreviews, ensure
 from backfill_assets.proof.certificate import Prover
 from backfill_assets.proof.history_diff import HistoryDiffs
 from backfill_assets.proof.recompute import SparkRecomputations
+from backfill_assets.release.adopt import Adoption
 from backfill_assets.release.publish import Publisher
 from backfill_assets.release.readers import DataReleases, History, Preview, TimeTravel
 from backfill_assets.release.reconcile import Reconcile
@@ -261,6 +262,11 @@ class Application:
     def rollback(self) -> Rollback:
         """Undoes releases."""
         return Rollback(self.warehouse, after=self.after_release)
+
+    @cached_property
+    def adoption(self) -> Adoption:
+        """Adopts tables that were there before, and gives them back."""
+        return Adoption(self.warehouse, after=self.after_release)
 
     def sweep(self, grace: timedelta = GRACE) -> Sweep:
         """Removes files that are no longer needed and are older than `grace`."""

@@ -24,6 +24,7 @@ from backfill_assets.core.days import checked_range, format_days, parse_days
 from backfill_assets.core.errors import ArgumentError, RollbackError
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord, Unit, shown_days
+from backfill_assets.release.adopt import Adopted
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.rollback import RolledBack
 
@@ -38,13 +39,13 @@ class Shell:
     Attributes:
         application: the use cases, with the current models.
         control: opens the control of campaigns through Dagster.
-        report: reports a release or a rollback to Dagster.
+        report: reports a release, a rollback or a baseline to Dagster.
         warn: shows a warning that does not stop the operation.
     """
 
     application: Application
     control: Callable[[], Control]
-    report: Callable[[Released | AlreadyReleased | RolledBack], object]
+    report: Callable[[Released | AlreadyReleased | RolledBack | Adopted], object]
     warn: Callable[[str], object]
 
 

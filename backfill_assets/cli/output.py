@@ -32,6 +32,7 @@ from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import ArgumentError, BackfillError, CampaignError
 from backfill_assets.core.text import in_one_line, visible
 from backfill_assets.operations import PARAMETERS, Operation, Result, Shell
+from backfill_assets.release.adopt import Adopted
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.rollback import RolledBack
 from backfill_assets.settings import Settings
@@ -347,7 +348,7 @@ def finish(result: Result, *, quiet: bool = False) -> None:
         raise typer.Exit(1)
 
 
-def _report(application: Application, done: Released | AlreadyReleased | RolledBack) -> None:
+def _report(application: Application, done: Released | AlreadyReleased | RolledBack | Adopted) -> None:
     from backfill_assets.orchestration.release_events import report_outside_runs  # loads Dagster
 
     report_outside_runs(application, done)

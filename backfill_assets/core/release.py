@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from itertools import takewhile
 from typing import Final
 
 from backfill_assets.core.canonical import canonical_json, digest
@@ -53,18 +54,20 @@ def layout_digest(files: Iterable[DataFile]) -> str:
 
 
 class ReleaseKind(StrEnum):
-    """What a release does."""
+    """What a release does; a baseline changes no file: it names those with which an adopted table begins."""
 
     publish = "publish"
     rollback = "rollback"
+    baseline = "baseline"
 
 
 class ReleaseState(StrEnum):
-    """The state of a release: intended in the ledger, committed in the Delta log, or given up before any commit."""
+    """The state of a release: intended in the ledger, committed in the log, given up before, or of a table given back since."""
 
     intent = "intent"
     finalized = "finalized"
     abandoned = "abandoned"
+    returned = "returned"
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class Manifest:
 
     @property
     def added(self) -> tuple[DataFile, ...]:
-        """All files that are added."""
+        """All files that are added; a baseline names files that are already in the table."""
         return tuple(f for swap in self.days for f in swap.add)
 
     @property
@@ -127,7 +130,8 @@ class Manifest:
             "release": self.release, "kind": self.kind.value, "dataset": self.dataset, "unit": self.unit,
             "released_by": self.by, "released_at": self.created_at.isoformat(), "evidence": self.evidence,
             "code_version": self.code_version, "manifest": self.hash, "reason": self.reason, "undoes": self.undoes,
-            "first_day": dates[0].isoformat(), "last_day": dates[-1].isoformat(), "days": str(len(dates)),
+            **({"first_day": dates[0].isoformat(), "last_day": dates[-1].isoformat()} if dates else {}),
+            "days": str(len(dates)),
             **({"published_at": self.created_at.isoformat()} if self.kind is ReleaseKind.publish else {}),
             **{name: str(getattr(self, name)) for name in sorted(_LATER) if getattr(self, name)},
         }  # fmt: skip
@@ -151,7 +155,7 @@ class CommitKind(StrEnum):
 
 @dataclass(frozen=True)
 class TableCommit:
-    """One commit in the log of a published table; `release` and `manifest` (its hash) are empty unless it is a release."""
+    """One commit in the log of a published table; `release`, `manifest` (its hash) and `does` are set for releases only."""
 
     version: int
     at: dt.datetime
@@ -159,6 +163,13 @@ class TableCommit:
     operation: str
     release: str = ""
     manifest: str = ""
+    does: ReleaseKind | None = None
+
+
+def foreign_commits(history: Iterable[TableCommit]) -> tuple[TableCommit, ...]:
+    """The commits of other writers since the newest baseline, newest first, as `history` is; all if there is no baseline."""
+    since = takewhile(lambda commit: commit.does is not ReleaseKind.baseline, history)
+    return tuple(commit for commit in since if commit.kind is CommitKind.foreign)
 
 
 AHEAD: Final = dt.timedelta(minutes=5)

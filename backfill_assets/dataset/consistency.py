@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from backfill_assets.core.days import MOST_DAYS
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from backfill_assets.dataset.sources import Source
 
 
-AUDIT_COLUMNS: dict[str, str] = {"recalculated_at": "timestamp", "unit": "string", "code_version": "string"}
-"""Columns that the shadow adds to every fact; readers of the published view do not see them."""
+AUDIT_COLUMNS: Final[Mapping[str, str]] = {"recalculated_at": "timestamp", "unit": "string", "code_version": "string"}
+"""Columns that the shadow adds to every fact with `audit: columns`; readers of the published view do not see them."""
 
 RESERVED_TABLES = ("raw", "staging")
 """Names of the models' own tables; no reference may have one of them."""
@@ -64,11 +64,14 @@ def _key_problems(dataset: Dataset) -> Iterator[_Problem]:
 
 def _column_problems(dataset: Dataset) -> Iterator[_Problem]:
     columns = dataset.columns
-    for c in AUDIT_COLUMNS:
+    for c in dataset.audit_columns:
         if c in columns:
-            yield ("columns", c), f"columns declares {c!r}, a name reserved for audit columns; rename it"
+            yield (
+                ("columns", c),
+                f"columns declares {c!r}, a name reserved for audit columns; rename it, or set audit: ledger",
+            )
     for c in dataset.dropped_columns:
-        if c in columns or c in AUDIT_COLUMNS:
+        if c in columns or c in dataset.audit_columns:
             yield (
                 ("dropped_columns",),
                 f"dropped_columns names {c!r}, which is still a column; remove it from columns or from here",

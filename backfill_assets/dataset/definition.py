@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Self
@@ -17,7 +18,7 @@ from backfill_assets.core.fields import Day, Distance, Duration, Name, Part, Tim
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import LateData
 from backfill_assets.dataset.checks import Checks, Measure
-from backfill_assets.dataset.consistency import golden_misfits, misfits
+from backfill_assets.dataset.consistency import AUDIT_COLUMNS, golden_misfits, misfits
 from backfill_assets.dataset.sources import ColumnType, Consumer, Golden, Reference, Source, Upstream
 
 
@@ -55,6 +56,13 @@ class Staging(Part):
         description="latest_delivery keeps for each key only the rows of its newest delivery, latest_file for each delivery day "
         "only its newest file, with all its rows; with none, deliveries add up.",
     )
+
+
+class AuditTrail(StrEnum):
+    """Where it is recorded which unit wrote a row, when and with which code version."""
+
+    columns = "columns"
+    ledger = "ledger"
 
 
 class Live(Part):
@@ -109,6 +117,11 @@ class Dataset(Part):
     lookback_days: Annotated[int, Field(ge=0, le=366)] = 0
     publication: Publication = Publication.auto
     late_data: LateData = LateData.hold
+    audit: AuditTrail = Field(
+        default=AuditTrail.columns,
+        description="columns adds recalculated_at, unit and code_version to each row of the published table; ledger leaves "
+        "the table as it is, and only `backfill history` and `data_releases` say which unit wrote a day.",
+    )
     live: Live = Live()
     retention: Retention = Retention()
     consumers: dict[Name, Consumer] = Field(
@@ -142,6 +155,11 @@ class Dataset(Part):
     def built_layers(self) -> tuple[Layer, ...]:
         """The layers up to the shadow; a dataset that is built only from upstream has only the shadow."""
         return (Layer.shadow,) if self.source is None else (Layer.raw, Layer.staging, Layer.shadow)
+
+    @property
+    def audit_columns(self) -> Mapping[str, str]:
+        """The columns, with their types, that a shadow adds to every row."""
+        return AUDIT_COLUMNS if self.audit is AuditTrail.columns else {}
 
     @property
     def compared(self) -> dict[str, str]:
@@ -183,6 +201,15 @@ class Dataset(Part):
         """Columns that must not be null: the key, the partition column and columns declared as not nullable."""
         declared = [name for name, column in self.columns.items() if not column.nullable]
         return tuple(dict.fromkeys([*self.key, self.partition_column, *declared]))
+
+    def enforces_not_null(self, column: str) -> bool:
+        """Whether a blocking check refuses days with a null in this column."""
+        return column in self.required_columns and self.checks.not_null.blocks
+
+    def enforces(self, sql: str) -> bool:
+        """Whether a blocking rule with exactly this text refuses each row that does not meet it."""
+        rules = self.checks.rules.values()
+        return any(r.blocks and not r.max_failing and r.sql.strip() == sql.strip() for r in rules)
 
     def newest_day(self, now: dt.datetime) -> dt.date:
         """The newest partition at an aware moment; a day before `start` while there is no partition."""

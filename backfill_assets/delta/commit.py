@@ -17,24 +17,27 @@ from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Tra
 
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import BackfillError, PreconditionError, ReadBackError, StorageError
-from backfill_assets.core.release import SHADOW, DataFile, Manifest
-from backfill_assets.dataset.consistency import AUDIT_COLUMNS
+from backfill_assets.core.release import SHADOW, DataFile, Manifest, ReleaseKind
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.delta.reading import error_text, plain_path
+from backfill_assets.delta.reading import SCHEMA_COMMIT, error_text, plain_path
 from backfill_assets.delta.shadows import missing
 
+Field = Mapping[str, Any]
+"""A column in the JSON of a Delta schema."""
 Types = Mapping[str, str]
 """Delta type names by column, in the table's order; the dataset contract uses the same names."""
 
-_REFUSED_FEATURES = ("columnMapping", "deletionVectors")
+REFUSED_FEATURES: Final = ("columnMapping", "deletionVectors")
 _CONSTRAINT: Final = "delta.constraints."
-_RULES_OF_FIELDS: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.")
+GENERATED: Final = "delta.generationExpression"
+"""Field metadata with the expression of a generated column."""
+_RULES_OF_FIELDS: Final = ("delta.invariants", GENERATED, "delta.identity.")
 """Prefixes of field metadata that make an engine reject or generate values."""
 
 
 def declared_types(dataset: Dataset) -> Types:
     """The columns that dataset.yaml declares, followed by the audit columns."""
-    return {**{name: column.type for name, column in dataset.columns.items()}, **AUDIT_COLUMNS}
+    return {**{name: column.type for name, column in dataset.columns.items()}, **dataset.audit_columns}
 
 
 def without_dropped(types: Types, dataset: Dataset) -> Types:
@@ -48,14 +51,14 @@ def delta_schema(types: Types) -> Schema:
     return Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
 
 
-def types_of(fields: Iterable[Mapping[str, Any]]) -> Types:
+def types_of(fields: Iterable[Field]) -> Types:
     """The types in the fields of a schema's JSON; types that are not primitive are given as JSON."""
     return {f["name"]: f["type"] if isinstance(f["type"], str) else json.dumps(f["type"]) for f in fields}
 
 
-def table_fields(table: DeltaTable) -> Sequence[Mapping[str, Any]]:
+def table_fields(table: DeltaTable) -> Sequence[Field]:
     """The fields of a table in the JSON of its schema."""
-    fields: Sequence[Mapping[str, Any]] = json.loads(table.schema().to_json())["fields"]
+    fields: Sequence[Field] = json.loads(table.schema().to_json())["fields"]
     return fields
 
 
@@ -102,7 +105,7 @@ def require_plain(what: str, features: Iterable[str], configuration: Mapping[str
         PreconditionError: names the feature.
     """
     listed = set(features)
-    refused = [name for name in _REFUSED_FEATURES if name in listed]
+    refused = [name for name in REFUSED_FEATURES if name in listed]
     if configuration.get("delta.columnMapping.mode", "none") != "none":
         refused.append("columnMapping")
     if configuration.get("delta.enableDeletionVectors", "false") == "true":
@@ -114,26 +117,53 @@ def require_plain(what: str, features: Iterable[str], configuration: Mapping[str
         )
 
 
-def require_no_rules(what: str, fields: Iterable[Mapping[str, Any]], configuration: Mapping[str, str]) -> None:
-    """Refuse a table with its own rules: a release swaps files, and engines do not check their rows.
+def require_own_rules(what: str, dataset: Dataset, fields: Iterable[Field], configuration: Mapping[str, str]) -> None:
+    """Refuse a table with a rule that no blocking check of the dataset enforces: engines do not check swapped files.
 
     Raises:
         PreconditionError: names each rule.
     """
-    rules = [
-        f"constraint {name.removeprefix(_CONSTRAINT)} ({sql})"
-        for name, sql in sorted(configuration.items())
-        if name.startswith(_CONSTRAINT)
-    ]
+    constraints = constraints_of(configuration).items()
+    rules = [f"constraint {name} ({sql})" for name, sql in constraints if not dataset.enforces(sql)]
     for field in fields:
-        rules += [f"column {field['name']} NOT NULL"] if not field["nullable"] else []
-        rules += [f"column {field['name']} {key}" for key in field["metadata"] if key.startswith(_RULES_OF_FIELDS)]
+        if not field["nullable"] and not dataset.enforces_not_null(field["name"]):
+            rules.append(f"column {field['name']} NOT NULL")
+        for key, value in sorted(field["metadata"].items()):
+            generated = generated_rule(field["name"], value) if key == GENERATED else None
+            if key.startswith(_RULES_OF_FIELDS) and not (generated and dataset.enforces(generated)):
+                rules.append(f"column {field['name']} {key}" + (f" ({generated})" if generated else ""))
     if rules:
         raise PreconditionError(
-            f"{what}: expected a table without its own rules, found {', '.join(rules)}; a release swaps files, and "
-            "engines do not check their rows. Declare the rules in dataset.yaml, under checks.rules or as nullable: "
-            "false of a column, and drop them in the table: ALTER TABLE … DROP CONSTRAINT, or ALTER COLUMN … DROP NOT NULL"
+            f"{what}: expected that dataset.yaml declares the table's own rules, found {', '.join(rules)}; a release swaps "
+            "files, and engines do not check their rows. Declare NOT NULL as nullable: false of the column, a constraint under "
+            "checks.rules with the same text, a generated column with the text in brackets, all of them blocking; or drop "
+            "them in the table: ALTER TABLE … DROP CONSTRAINT, or ALTER COLUMN … DROP NOT NULL"
         )
+
+
+def constraints_of(configuration: Mapping[str, str | None]) -> Mapping[str, str]:
+    """The CHECK constraints in a table's configuration: SQL by name."""
+    found = {
+        key.removeprefix(_CONSTRAINT): sql or "" for key, sql in configuration.items() if key.startswith(_CONSTRAINT)
+    }
+    return dict(sorted(found.items()))
+
+
+def generated_rule(column: str, expression: str) -> str:
+    """The condition that every row of a table with a generated column meets, as SQL."""
+    return f"{column} <=> ({expression})"
+
+
+def require_plain_table(root: Path, dataset: Dataset, table: DeltaTable) -> None:
+    """Refuse a table to which no release can be committed.
+
+    Raises:
+        PreconditionError: names feature, rule or partition column.
+    """
+    protocol, what, configuration = table.protocol(), f"published table {root}", table.metadata().configuration
+    require_plain(what, (*(protocol.reader_features or ()), *(protocol.writer_features or ())), configuration)
+    require_own_rules(what, dataset, table_fields(table), configuration)
+    require_partitioning(what, dataset, table.metadata().partition_columns)
 
 
 _KEPT: Final = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
@@ -144,6 +174,13 @@ def kept_too_short(configuration: Mapping[str, str | None], needed: dt.timedelta
     """The settings that keep a table's log or files for less than needed, with the needed values; longer ones stay."""
     wanted = f"interval {needed // dt.timedelta(seconds=1)} seconds"
     return {name: wanted for name in _KEPT if _interval(configuration.get(name) or "") < needed}
+
+
+def keep_long_enough(table: DeltaTable, needed: dt.timedelta) -> None:
+    """Raise a table's retention if a VACUUM could remove its log or deleted files earlier than needed."""
+    if short := kept_too_short(table.metadata().configuration, needed):
+        marked = CommitProperties(custom_metadata={SCHEMA_COMMIT: "retention"})
+        table.alter.set_table_properties(short, commit_properties=marked)
 
 
 def _interval(text: str) -> dt.timedelta:
@@ -210,6 +247,19 @@ def require_exactly_the_active_files(manifest: Manifest, active: Active) -> None
         )
 
 
+def require_named_files(manifest: Manifest, active: Active) -> None:
+    """Refuse a baseline unless it names exactly the active files of each of its days."""
+    lines = [
+        f"{swap.day}: expected {_paths({f.identity for f in swap.add})}, found {_paths(found)}"
+        for swap in manifest.days
+        if {f.identity for f in swap.add} != (found := {f.identity for f in active.get(swap.day, ())})
+    ]
+    if lines:
+        raise PreconditionError(
+            f"baseline {manifest.release}: another writer is at work: {'; '.join(lines)}. End it first"
+        )
+
+
 def require_new_files(manifest: Manifest, active: Active) -> None:
     """Refuse files that readers already see, or that are added twice."""
     seen = {f.path for files in active.values() for f in files}
@@ -262,8 +312,11 @@ def write(table: DeltaTable, manifest: Manifest, dataset: Dataset, at: dt.dateti
     """Write the commit on exactly the loaded version; passes on the errors of delta-rs."""
     metadata = manifest.metadata()
     note = json.dumps(metadata, sort_keys=True, ensure_ascii=False)
+    moved: list[AddAction | RemoveAction] = []
+    if manifest.kind is not ReleaseKind.baseline:
+        moved += [*_removals(manifest, dataset, int(at.timestamp() * 1000)), *_additions(manifest, dataset)]
     table.create_write_transaction(
-        [*_removals(manifest, dataset, int(at.timestamp() * 1000)), *_additions(manifest, dataset)],
+        moved,
         mode="append",
         schema=table.schema(),
         partition_by=[dataset.partition_column],

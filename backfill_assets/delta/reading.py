@@ -20,7 +20,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from backfill_assets.core.canonical import digest, from_json
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import PreconditionError
-from backfill_assets.core.release import CommitKind, DataFile, Manifest, TableCommit
+from backfill_assets.core.release import CommitKind, DataFile, Manifest, ReleaseKind, TableCommit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.storage.files import fitting, listed, text_of
 from backfill_assets.storage.layout import is_folder
@@ -259,12 +259,13 @@ def read_manifest(path: Path) -> Manifest:
 
 def _commit(entry: Mapping[str, Any]) -> TableCommit:
     release = str(entry.get("release") or "")
-    kind = CommitKind.release if release and entry.get("manifest") else CommitKind.foreign
+    does = next((kind for kind in ReleaseKind if kind.value == entry.get("kind")), None)
+    kind = CommitKind.release if release and does and entry.get("manifest") else CommitKind.foreign
     if entry.get(SCHEMA_COMMIT):
         kind = CommitKind.schema
     at = dt.datetime.fromtimestamp(int(entry.get("timestamp") or 0) / 1000, dt.UTC)
     manifest = str(entry.get("manifest") or "")
-    return TableCommit(int(entry["version"]), at, kind, str(entry.get("operation") or ""), release, manifest)
+    return TableCommit(int(entry["version"]), at, kind, str(entry.get("operation") or ""), release, manifest, does)
 
 
 def _count_only(records: int | None) -> str:

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
-from backfill_assets.core.errors import PreconditionError
+from backfill_assets.core.errors import LayoutError, PreconditionError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import SHADOW, StoredFile
 from backfill_assets.delta import reading, shadows
@@ -138,7 +138,7 @@ class StoredTables:
     def _look_or_problem(self, place: str, layer: str, dataset: str, root: Path) -> StoredTable:
         try:
             return self._look(place, layer, dataset, root)
-        except (OSError, ValueError) as error:
+        except (LayoutError, OSError, ValueError) as error:
             # A line before the last one of an old commit, which a checkpoint covers, may be damaged.
             return StoredTable(place, layer, dataset, problem=str(error))
 
@@ -151,6 +151,7 @@ class StoredTables:
         stored = files_below(root, root, without=SHADOW, links=True)
         files = {file.path: file for file in sorted(stored, key=lambda file: file.path)}
         newest = files.get(f"{LOG}/{log[-1][1].name}") if log else None
+        adopted = layer == Layer.published and self.layout.is_adopted(dataset)
         return StoredTable(
             place=place,
             layer=layer,
@@ -164,7 +165,8 @@ class StoredTables:
             lost=tuple(_lost(root, active)) if layer != Layer.published else (),
             rows=_rows(root, sound[-1]) if layer == Layer.raw and sound else {},
             temporary=tuple(file for path, file in files.items() if _is_temporary(path, files)),
-            orphans=() if problem or damaged else tuple(_orphans(files.values(), active, log)),
+            # An adopted table has files of its former writer, which is not our business.
+            orphans=() if problem or damaged or adopted else tuple(_orphans(files.values(), active, log)),
             manifests=tuple(_unreadable(root)),
             torn_checkpoints=_torn_checkpoints(root / LOG, versions) if problem else (),
             set_aside=tuple(sorted({int(f.name[:20]) for f in fitting(self.layout.aside_path(place), "[0-9]*.json*")})),

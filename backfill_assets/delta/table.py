@@ -19,6 +19,7 @@ from backfill_assets.core.release import (
     ReleaseKind,
     StoredFile,
     TableCommit,
+    foreign_commits,
     shadow_of,
 )
 from backfill_assets.dataset.definition import Dataset
@@ -53,12 +54,21 @@ class PublishedTable:
     """The port `PublishedTable` for one dataset, on a Delta table below the warehouse."""
 
     def __init__(self, layout: Layout, dataset: Dataset, clock: Clock, sync: Sync = sync) -> None:
+        self._layout = layout
         self._dataset = dataset
         self._clock = clock
         self._sync = sync
-        self._root = layout.published_path(dataset.name)
-        self._aside = layout.aside_path(f"published/{dataset.name}")
         self._last: tuple[tuple[object, ...], FilesByDay] | None = None
+
+    @property
+    def _root(self) -> Path:
+        # Looked up each time: the table may be adopted, or given back, while this process runs.
+        return self._layout.published_path(self._dataset.name)
+
+    @property
+    def adopted(self) -> bool:
+        """Whether it was there before this project, and stays where it was."""
+        return self._layout.is_adopted(self._dataset.name)
 
     @property
     def keep_for(self) -> dt.timedelta:
@@ -114,6 +124,10 @@ class PublishedTable:
         shadows.sync_shadow(self._root, folder, (f.path for day in found.values() for f in day), self._sync)
         return found
 
+    def keep_long_enough(self) -> None:
+        """Raise the table's retention if a VACUUM could remove its log or deleted files within `retention.keep_for`."""
+        commit.keep_long_enough(self._open(), self._kept)
+
     def prepare(self, shadow_folder: str) -> None:
         """Create the table as dataset.yaml declares it, or add its missing columns; the shadow's columns must match.
 
@@ -132,7 +146,7 @@ class PublishedTable:
             shadows.sync_commits(self._root, -1, self._sync)
             return
         table = self._open()
-        self._require_plain_table(table)
+        commit.require_plain_table(self._root, self._dataset, table)
         found = commit.without_dropped(commit.table_types(table), self._dataset)
         new = {name: kind for name, kind in declared.items() if name not in found}
         remedy = (
@@ -145,10 +159,7 @@ class PublishedTable:
                 list(commit.delta_schema(new).fields),
                 commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "columns"}),
             )
-        if short := commit.kept_too_short(table.metadata().configuration, self._kept):
-            table.alter.set_table_properties(
-                short, commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "retention"})
-            )
+        commit.keep_long_enough(table, self._kept)
         # Also if nothing is new: the disk may not have confirmed the newest commit.
         shadows.sync_commits(self._root, table.version() - 1, self._sync)
 
@@ -194,7 +205,8 @@ class PublishedTable:
 
     def set_aside_torn(self) -> bool:
         """Set the newest commit aside if a power cut left it incomplete and unreadable; returns whether it did."""
-        return shadows.set_aside_torn(self._root, self._aside, self._sync)
+        aside = self._layout.aside_path(f"published/{self._dataset.name}")
+        return shadows.set_aside_torn(self._root, aside, self._sync)
 
     def missing_files(self, wanted: Iterable[DataFile]) -> tuple[DataFile, ...]:
         """The files that are missing on disk or have another size."""
@@ -222,6 +234,10 @@ class PublishedTable:
     def history(self, most: int | None = None) -> tuple[TableCommit, ...]:
         """The commits that the table's log still has, newest first; all, or at most `most`."""
         return commits_of(self._open(), most) if self.exists() else ()
+
+    def foreign(self) -> tuple[TableCommit, ...]:
+        """The commits of other writers since the newest baseline of an adopted table, newest first; empty for other tables."""
+        return foreign_commits(self.history()) if self.adopted else ()
 
     def store_manifest(self, manifest: Manifest) -> None:
         """Write the manifest beside the table, completely or not at all."""
@@ -327,13 +343,6 @@ class PublishedTable:
         remedy = "Build these days again with the dataset as it is now"
         commit.require_same(f"shadow {folder}", declared, commit.types_of(found.fields.values()), remedy)
 
-    def _require_plain_table(self, table: DeltaTable) -> None:
-        protocol, what = table.protocol(), f"published table {self._root}"
-        features = (*(protocol.reader_features or ()), *(protocol.writer_features or ()))
-        commit.require_plain(what, features, table.metadata().configuration)
-        commit.require_no_rules(what, commit.table_fields(table), table.metadata().configuration)
-        commit.require_partitioning(what, self._dataset, table.metadata().partition_columns)
-
     def _require_version(self, found: int, expected: int) -> None:
         if found != expected:
             raise TableMovedError(
@@ -343,9 +352,12 @@ class PublishedTable:
 
     def _verify(self, manifest: Manifest, table: DeltaTable, active: FilesByDay) -> None:
         commit.require_own_dataset(manifest, self._dataset.name)
-        commit.require_each_day_once(manifest)
         commit.require_files_of_their_day(manifest)
-        self._require_plain_table(table)
+        commit.require_plain_table(self._root, self._dataset, table)
+        if manifest.kind is ReleaseKind.baseline:
+            commit.require_named_files(manifest, active)
+            return
+        commit.require_each_day_once(manifest)
         if manifest.kind is ReleaseKind.publish:
             # A rollback restores files of this same table; only new files can have another schema.
             commit.require_files_of_the_unit(manifest)

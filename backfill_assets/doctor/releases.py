@@ -15,6 +15,7 @@ from backfill_assets.core.release import (
     ReleaseKind,
     ReleaseState,
     TableCommit,
+    foreign_commits,
     restorable_until,
     shadow_of,
 )
@@ -103,12 +104,23 @@ class PublishedExam:
         # `committed` opens the table; ask it only for what is not in the hashes.
         return release in self._hashes or self.table.committed(release) is not None
 
+    @cached_property
+    def _foreign(self) -> Sequence[TableCommit]:
+        return foreign_commits(self._commits)
+
     def _commits_findings(self) -> Iterator[Finding]:
+        for commit in self._foreign:
+            what = (
+                f"{self.name}: version {commit.version} ({commit.operation}, {commit.at:%Y-%m-%d %H:%M}) is no release"
+            )
+            remedy = "find out who writes to the published table: only releases may"
+            if self.table.adopted:
+                accept = f"{remedy}; no release is made before you accept it: backfill adopt {self.name} --again"
+                yield Finding.error(what, accept)
+            else:
+                yield Finding.warning(what, remedy)
         for commit in self._commits:
-            if commit.kind is CommitKind.foreign:
-                what = f"{self.name}: version {commit.version} ({commit.operation}, {commit.at:%Y-%m-%d %H:%M}) is no release"
-                yield Finding.warning(what, "find out who writes to the published table: only releases may")
-            elif commit.kind is CommitKind.release and commit.release not in self._records:
+            if commit.kind is CommitKind.release and commit.release not in self._records:
                 what = f"release {commit.release} is in the Delta log of {self.name}, but not in the ledger"
                 known = self._manifests.get(commit.release)
                 repair = Repair(RepairKind.reconcile) if known is not None and known.hash == commit.manifest else None
@@ -154,7 +166,7 @@ class PublishedExam:
         """Whether readers see the files of each day's last release; foreign commits are findings of their own."""
         oldest = min((c.version for c in self._commits), default=0)
         unsettled = any(r.state is ReleaseState.intent or self._committed_anyway(r) for r in self._records.values())
-        if unsettled or self.busy or any(c.kind is CommitKind.foreign for c in self._commits):
+        if unsettled or self.busy or self._foreign:
             return
         last: dict[dt.date, tuple[ReleaseRecord, tuple[DataFile, ...]]] = {}
         for record in sorted(self._true, key=lambda r: r.version or 0):

@@ -228,8 +228,8 @@ def _newest(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, ReleaseRecord]
     newest: dict[dt.date, ReleaseRecord] = {}
     for record in sorted(records, key=lambda r: r.version or 0):
         manifest = record.manifest
-        published = record.state is ReleaseState.finalized and manifest.kind is ReleaseKind.publish
-        if is_rollback(record) or (published and manifest.release not in undone):
+        brought = record.state is ReleaseState.finalized and manifest.kind is not ReleaseKind.rollback
+        if is_rollback(record) or (brought and manifest.release not in undone):
             newest |= {swap.day: record for swap in manifest.days}
     return newest
 

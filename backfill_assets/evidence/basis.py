@@ -44,7 +44,7 @@ def effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, Manifest]:
         for swap in manifest.days:
             stack = stacks.setdefault(swap.day, [])
             names = [below.release for below in stack]
-            if manifest.kind is ReleaseKind.publish:
+            if manifest.kind is not ReleaseKind.rollback:
                 stack.append(manifest)
             elif manifest.undoes in names:
                 # The rollback also removes all releases on top of the undone one.

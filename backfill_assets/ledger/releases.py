@@ -189,6 +189,12 @@ class ReleaseRows(Rows):
             ours = _TABLE.c.release == release
             connection.execute(update(_TABLE).where(ours).values(state=ReleaseState.abandoned.value))
 
+    def returned(self, dataset: str) -> None:
+        """Mark all finalized releases of a dataset as those of a table that was given back; safe to repeat."""
+        ours = (_TABLE.c.dataset == dataset) & (_TABLE.c.state == ReleaseState.finalized.value)
+        with self._database.write() as connection:
+            connection.execute(update(_TABLE).where(ours).values(state=ReleaseState.returned.value))
+
     def release(self, release: str) -> ReleaseRecord:
         """The release, or `UnitError`, which names the newest existing ones."""
         with self._database.read() as connection:

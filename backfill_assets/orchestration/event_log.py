@@ -23,6 +23,7 @@ from backfill_assets.orchestration.launches import created_at
 from backfill_assets.orchestration.names import asset_key, days_of, last_metadata_value
 from backfill_assets.orchestration.release_events import (
     RELEASE_METADATA,
+    adopted_events,
     release_metadata,
     released_events,
     report_downstream,
@@ -142,6 +143,9 @@ class DagsterEventLog(EventLog):
         manifest = self.application.ledger.release(release).manifest
         if manifest.kind is ReleaseKind.rollback:
             self._report(rolled_back_events(self.application, manifest, sorted(days), _log, again=True), manifest, days)
+            return
+        if manifest.kind is ReleaseKind.baseline:
+            self._report(adopted_events(manifest, sorted(days)), manifest, days)
             return
         together = [
             r

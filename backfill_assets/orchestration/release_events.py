@@ -20,6 +20,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.basis import published_among
 from backfill_assets.orchestration.backfills import opened_instance
 from backfill_assets.orchestration.names import asset_key, days_of, last_materializations, partitions_of
+from backfill_assets.release.adopt import Adopted
 from backfill_assets.release.finish import unit_or_none
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.rollback import RolledBack
@@ -254,6 +255,19 @@ def rolled_back_events(
         yield dg.AssetMaterialization(key, partition=day.isoformat(), metadata=metadata, description="rolled back")
 
 
+def adopted_events(baseline: Manifest, days: Iterable[dt.date]) -> Iterator[dg.AssetMaterialization]:
+    """Materializations of the days of a baseline."""
+    metadata: dict[str, dg.MetadataValue] = {
+        RELEASE_METADATA: dg.MetadataValue.text(baseline.release),
+        "reason": dg.MetadataValue.text(baseline.reason),
+    }
+    key = asset_key(Layer.published, baseline.dataset)
+    for day in days:
+        yield dg.AssetMaterialization(
+            key, partition=day.isoformat(), metadata=metadata, description="adopted as it was"
+        )
+
+
 def release_metadata(
     application: Application, outcomes: Sequence[Released | AlreadyReleased], launch: str, log: logging.Logger
 ) -> ReleaseMetadata:
@@ -276,12 +290,15 @@ def release_metadata(
 _log = logging.getLogger(__name__)
 
 
-def report_outside_runs(application: Application, done: Released | AlreadyReleased | RolledBack) -> bool:
-    """Report the materializations of a release or a rollback; False if no Dagster instance is configured."""
+def report_outside_runs(application: Application, done: Released | AlreadyReleased | RolledBack | Adopted) -> bool:
+    """Report the materializations of a release, a rollback or a baseline; False if no Dagster instance is configured."""
     if not os.environ.get("DAGSTER_HOME"):
         return False
     changed: Mapping[str, Collection[dt.date]]
-    if isinstance(done, RolledBack):
+    if isinstance(done, Adopted):
+        baseline = application.ledger.release(done.release).manifest
+        events, changed = adopted_events(baseline, done.days), {done.dataset: done.days}
+    elif isinstance(done, RolledBack):
         rollback = application.ledger.release(done.release).manifest
         events, changed = rolled_back_events(application, rollback, done.days, _log), {done.dataset: done.days}
     else:

@@ -125,7 +125,8 @@ def _audited(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.date], 
         "unit": F.lit(audit.unit),
         "code_version": F.lit(audit.code_version),
     }
-    columns = {**{name: F.col(name) for name in loaded.dataset.columns}, partition: own_day, **added}
+    audit_columns = {name: added[name] for name in loaded.dataset.audit_columns}
+    columns = {**{name: F.col(name) for name in loaded.dataset.columns}, partition: own_day, **audit_columns}
     return rows.select(*(column.alias(name) for name, column in columns.items()))
 
 

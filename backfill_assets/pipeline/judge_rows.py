@@ -17,7 +17,6 @@ from backfill_assets.core.fields import format_percent
 from backfill_assets.core.measured import Alone, Compared, DayMeasurement, RowCounts, SchemaChange
 from backfill_assets.core.text import number_of
 from backfill_assets.dataset.checks import measure_of, metric_names
-from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.sources import Golden
 
@@ -54,7 +53,7 @@ def schema_change(dataset: Dataset, published: Mapping[str, str]) -> SchemaChang
     if not published:
         return SchemaChange()
     declared = {name: column.type for name, column in dataset.columns.items()}
-    ignored = {*AUDIT_COLUMNS, *dataset.dropped_columns}
+    ignored = {*dataset.audit_columns, *dataset.dropped_columns}
     return SchemaChange(
         added={name: kind for name, kind in declared.items() if name not in published},
         removed={n: kind for n, kind in published.items() if n not in declared and n not in ignored},

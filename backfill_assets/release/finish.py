@@ -146,6 +146,10 @@ class Finisher(OnWarehouse):
             self.ledger.hold(holds_of(manifest))
         self.ledger.finalize(manifest.release, version, manifest.created_at, state)
 
+    def baseline(self, manifest: Manifest, version: int) -> None:
+        """Finalize the committed baseline of an adopted table."""
+        self.ledger.finalize(manifest.release, version, manifest.created_at, UnitState.published)
+
     def take_back(self, committed: Sequence[Manifest], group: Sequence[Manifest]) -> None:
         """Undo the committed part of a publication that cannot be completed, last first, then abandon the rest."""
         for manifest in reversed(committed):

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from backfill_assets.core.errors import EvidenceError, ReadBackError, UnitError
-from backfill_assets.core.release import Manifest, ReleaseKind
+from backfill_assets.core.errors import EvidenceError, PreconditionError, ReadBackError, UnitError
+from backfill_assets.core.release import Manifest, ReleaseKind, TableCommit
+from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.evidence.basis import BasisNow, ContentFingerprints
 from backfill_assets.evidence.readiness import DayBlocker, Guard, Readiness, Sanction, Survey, no_guard, refusal
@@ -56,6 +57,21 @@ class AlreadyReleased(_Outcome):
 
 
 _Kind = TypeVar("_Kind", bound=_Outcome)
+
+
+def require_sole_writer(dataset: str, foreign: Sequence[TableCommit]) -> None:
+    """Refuse releases of an adopted table while commits of other writers, newest first, wait for a person.
+
+    Raises:
+        PreconditionError: names the newest of them.
+    """
+    if foreign:
+        newest = foreign[0]
+        raise PreconditionError(
+            f"{dataset}: its adopted table has {number_of(len(foreign), 'commit')} of another writer since its baseline, the "
+            f"newest is version {newest.version} ({newest.operation}, {newest.at:%Y-%m-%d %H:%M} UTC). End that writer; if its "
+            f"rows are right, accept them: backfill adopt {dataset} --again --reason TEXT"
+        )
 
 
 @dataclass(frozen=True)
@@ -151,6 +167,8 @@ class Publisher(OnWarehouse):
         return _outcome(Released, unit.id, manifests, versions)
 
     def _verified(self, unit: Unit, evidence_hash: str | None) -> tuple[Survey, Sanction]:
+        for name in unit.targets:
+            require_sole_writer(name, self.tables[name].foreign())
         survey = self.readiness.survey(unit)
         if survey.blockers:
             raise EvidenceError(refusal(unit, survey.blockers, self.definitions))

@@ -233,7 +233,8 @@ class Reconcile(OnWarehouse):
             finisher.seal(manifests)
             return
         for manifest in manifests:
-            finisher.rollback(manifest, versions[manifest.release])
+            finish = finisher.rollback if manifest.kind is ReleaseKind.rollback else finisher.baseline
+            finish(manifest, versions[manifest.release])
 
     def _keep(self, manifest: Manifest, version: int) -> None:
         # A release that counts must be on the disk: the process that committed it may have died before it synced.

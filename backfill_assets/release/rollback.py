@@ -39,6 +39,11 @@ class Covered:
     def __str__(self) -> str:
         """One line of text with the remedy."""
         later = self.release
+        if later.kind is ReleaseKind.baseline:
+            return (
+                f"{format_days(self.days)} show what another writer brought ({later.release}, accepted by {later.by}, "
+                f"{later.created_at:%Y-%m-%d %H:%M:%S} UTC), which cannot be undone; build these days again instead"
+            )
         return (
             f"{format_days(self.days)} show the later release {later.release} ({later.by}, {later.created_at:%Y-%m-%d %H:%M:%S} "
             f"UTC); roll that one back first: backfill rollback {later.release} --reason '…'"
@@ -287,6 +292,11 @@ class Rollback(OnWarehouse):
 
     def _window(self, record: ReleaseRecord, keep_for: dt.timedelta) -> dt.datetime:
         release = record.manifest.release
+        if record.manifest.kind is ReleaseKind.baseline:
+            raise RollbackError(
+                f"release {release} is a baseline: nothing is known of what was before it. To give the table back: "
+                f"backfill unadopt {record.manifest.dataset}"
+            )
         if record.manifest.kind is not ReleaseKind.publish:
             raise RollbackError(f"release {release} is itself a rollback; {self._instead(record.manifest)}")
         if record.state is not ReleaseState.finalized or record.since is None:

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
 
+from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.errors import LayoutError, PreconditionError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import StoredFile
 from backfill_assets.core.text import checked_name
 from backfill_assets.dataset.consistency import DATA_RELEASES
 
+OWNER: Final = "_backfill_assets.json"
+"""File in the folder of an adopted table that says whose it is."""
 SET_ASIDE = "_set_aside"
 """Folder of the warehouse for damaged commits."""
 _SHOWN = 200
@@ -47,8 +50,28 @@ class Layout:
         return below(home, shape) if shape else home
 
     def published_path(self, dataset: str) -> Path:
-        """Folder of the published table; raises like `raw_path`."""
-        return self._table(Layer.published, dataset)
+        """Folder of the published table, which is elsewhere for an adopted one; raises like `raw_path`.
+
+        Raises:
+            LayoutError: an adopted table is gone, or it belongs to another warehouse.
+        """
+        return self._adopted(dataset) if self.is_adopted(dataset) else self._table(Layer.published, dataset)
+
+    def is_adopted(self, dataset: str) -> bool:
+        """Whether the published table of a dataset is one that stays where it was before."""
+        return self.link(dataset).is_symlink()
+
+    def link(self, dataset: str) -> Path:
+        """The place of the published table in the warehouse; for an adopted table, a link to its folder.
+
+        Raises:
+            InvalidNameError: the dataset's name is not a safe name.
+        """
+        return self.warehouse / Layer.published / checked_name(dataset, "dataset")
+
+    def mark(self, dataset: str) -> str:
+        """What the file `OWNER` in an adopted table says, as JSON."""
+        return canonical_json({"dataset": dataset, "warehouse": str(self.warehouse.resolve())})
 
     def shadow_path(self, dataset: str, folder: str) -> Path:
         """Folder of a shadow, inside the folder of the published table; raises like `raw_path`."""
@@ -59,8 +82,9 @@ class Layout:
         return self.at(DATA_RELEASES)
 
     def at(self, place: str) -> Path:
-        """Folder of the table at a place such as `published/sales`; raises like `raw_path`."""
-        return below(self.warehouse, place)
+        """Folder of the table at a place such as `published/sales`; raises like `published_path`."""
+        layer, _, dataset = place.partition("/")
+        return self.published_path(dataset) if layer == Layer.published else below(self.warehouse, place)
 
     def tables(self, log: str) -> Iterator[tuple[str, str, str, Path]]:
         """Place, layer, dataset and folder of every table in order; a table is a folder with a subfolder called `log`."""
@@ -70,7 +94,11 @@ class Layout:
                 yield place.as_posix(), layer, "".join(place.parts[1:2]), found.parent
 
     def aside_path(self, place: str) -> Path:
-        """Folder for the damaged commits of the table at a place such as `published/sales`; raises like `raw_path`."""
+        """Folder for the damaged commits of the table at a place such as `published/sales`; raises like `published_path`."""
+        layer, _, dataset = place.partition("/")
+        if layer == Layer.published and self.is_adopted(dataset):
+            # Files are moved there, and an adopted table may lie on another disk.
+            return below(self.published_path(dataset), SET_ASIDE)
         return below(self.warehouse, f"{SET_ASIDE}/{place}")
 
     def preview_note(self, dataset: str) -> Path:
@@ -88,6 +116,23 @@ class Layout:
             LayoutError: the path leads out of the sources folder.
         """
         return below(self.sources, relative)
+
+    def _adopted(self, dataset: str) -> Path:
+        link = self.link(dataset)
+        target = link.resolve()
+        try:
+            found = (target / OWNER).read_text(encoding="utf-8")
+        except OSError as error:
+            raise LayoutError(
+                f"{link} leads to {target}, which has no readable {OWNER} ({error.strerror}): mount the folder, or restore the "
+                f"file; if another table is there now: backfill unadopt {dataset}"
+            ) from None
+        if found != self.mark(dataset):
+            raise LayoutError(
+                f"{link} leads to {target}, which is adopted as {found[:_SHOWN]}: one table has one owner. Give it back there "
+                f"(backfill unadopt), or remove {target / OWNER} if this warehouse was moved, and adopt it again"
+            )
+        return target
 
     def _table(self, layer: str, dataset: str) -> Path:
         return below(self.warehouse, f"{layer}/{checked_name(dataset, 'dataset')}")

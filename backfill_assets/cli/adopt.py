@@ -1,0 +1,127 @@
+"""Commands about tables that were there before: adopt, unadopt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+from backfill_assets.application import Application
+from backfill_assets.cli.output import DryRun, opened_shell, say
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import ArgumentError, PreconditionError
+from backfill_assets.core.text import number_of
+from backfill_assets.dataset.definition import AuditTrail
+from backfill_assets.dataset.yaml import shown_path
+from backfill_assets.delta.adoptable import FoundTable, look_at, require_adoptable
+from backfill_assets.project.adopted_dataset import draft_of
+from backfill_assets.project.scaffold import Scaffold
+
+Name = Annotated[str, typer.Argument(help="The name of the dataset.")]
+_STOP = (
+    "stop the job that writes this table, and every VACUUM and OPTIMIZE of it, and let them finish: from now on only releases "
+    "may write there"
+)
+
+
+def adopt(
+    name: Name,
+    origin: Annotated[
+        str, typer.Option("--from", metavar="PATH|TABLE", help="The table: its folder, or its name in Spark's catalog.")
+    ] = "",
+    key: Annotated[
+        str, typer.Option(help="The columns that identify a row, for the first draft of dataset.yaml.")
+    ] = "",
+    audit: Annotated[
+        AuditTrail, typer.Option(help="Where the draft records who wrote a row: in columns of the table, or not in it.")
+    ] = AuditTrail.ledger,
+    drained: Annotated[
+        bool, typer.Option("--drained", help="The table's former job has ended, and so have its VACUUM and OPTIMIZE.")
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Accept what another writer did to an adopted table as its new baseline.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="Why; kept in the history.")] = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Adopt a Delta table where it is, without copying data: draft its dataset.yaml, then name its files as a baseline."""
+    application = Application.from_env()
+    if again:
+        if origin or key or dry_run or not reason:
+            raise ArgumentError(
+                "--again accepts what was found, so it needs a --reason, and no --from, --key or --dry-run"
+            )
+        _carry_out(application, name, None, reason)
+        return
+    if not origin:
+        raise ArgumentError("say which table: --from PATH, or --from catalog.schema.name")
+    found = look_at(_folder(application, origin))
+    if name not in application.datasets and not any(
+        problem.dataset == name for problem in application.catalog.problems
+    ):
+        _draft(application, name, found, key, audit, write=not dry_run)
+        return
+    require_adoptable(found.folder, application.dataset(name))
+    _show(found)
+    if dry_run or not drained:
+        say(f"nothing was changed; {_STOP}. Then: backfill adopt {name} --from {origin} --drained")
+        return
+    _carry_out(application, name, found.folder, reason or f"adopted from {origin}")
+
+
+def unadopt(name: Name) -> None:
+    """Give an adopted table back as a plain one, with the rows that readers see now; its releases cannot be undone then."""
+    folder = Application.from_env().adoption.give_back(name)
+    say(f"{folder} is a plain Delta table again; other writers may write there. Keep its folder _shadow: it has rows")
+
+
+def _carry_out(application: Application, name: str, folder: Path | None, reason: str) -> None:
+    adoption = application.adoption
+    done = adoption.accept(name, reason) if folder is None else adoption.adopt(name, folder, reason)
+    with opened_shell(application) as shell:
+        shell.report(done)
+    days = f", {format_days(done.days, most=3)}" if done.days else ""
+    say(f"{done.release}: the baseline of {name} names {number_of(done.files, 'file')}{days}; version {done.version}")
+
+
+def _folder(application: Application, origin: str) -> Path:
+    """The folder of a table, by path or by its name in Spark's catalog."""
+    if "/" in origin or Path(origin).is_dir():
+        return Path(origin).absolute()
+    from pyspark.errors import PySparkException  # takes long to load, and a path does not need it
+
+    try:
+        with application.session(application.ids.new("adopt")) as spark:
+            place = str(spark.sql(f"DESCRIBE DETAIL {origin}").collect()[0]["location"])
+    except PySparkException as error:
+        raise PreconditionError(f"{origin} is neither a folder nor a table that Spark knows: {error}") from None
+    parts = urlsplit(place)
+    if parts.scheme not in {"", "file"}:
+        raise PreconditionError(f"{origin} lies at {place}, and only folders can be adopted")
+    return Path(unquote(parts.path))
+
+
+def _draft(application: Application, name: str, found: FoundTable, key: str, audit: AuditTrail, *, write: bool) -> None:
+    _show(found)
+    if found.problems:
+        raise PreconditionError(f"{found.folder} cannot be adopted as it is: {'; '.join(found.problems)}")
+    keys = tuple(part.strip() for part in key.split(",") if part.strip())
+    files = draft_of(found, name, keys, audit)
+    folder = application.settings.datasets / name
+    if not write:
+        for file, text in files.items():
+            say(f"--- {shown_path(folder / file)}\n{text}")
+        return
+    Scaffold(folder, files, {}).write()
+    for file in files:
+        say(f"wrote {shown_path(folder / file)}")
+    say(f"next: look them over, say in source where rows come from, then: backfill adopt {name} --from {found.folder}")
+
+
+def _show(found: FoundTable) -> None:
+    rows = "an unknown number of rows" if found.rows is None else number_of(found.rows, "row")
+    days = f"{format_days(found.days, most=3)}, " if found.days else ""
+    say(f"{found.folder}: {days}{rows} in {number_of(found.files, 'file')}, version {found.version}")
+    say(f"its newest commit is a {found.last.operation} of {found.last.at:%Y-%m-%d %H:%M} UTC")

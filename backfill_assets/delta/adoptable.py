@@ -1,0 +1,164 @@
+"""Looks at a Delta table that was there before: what it has, and why releases could not be committed to it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from pydantic import TypeAdapter, ValidationError
+
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import BackfillError, InvalidNameError, PreconditionError
+from backfill_assets.core.release import TableCommit
+from backfill_assets.core.text import checked_name
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.sources import ColumnType
+from backfill_assets.delta import commit
+from backfill_assets.delta.reading import add_actions, commits_of, error_text
+
+_TYPE: Final = TypeAdapter[str](ColumnType)
+_KNOWN_FEATURES: Final = frozenset({
+    "appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed",
+})  # fmt: skip
+"""Features of writers with which a release leaves a correct table; others are refused until somebody has tried them."""
+
+
+@dataclass(frozen=True)
+class FoundColumn:
+    """A column of a table; `generated` is the expression that computes it, empty for others."""
+
+    name: str
+    type: str
+    nullable: bool
+    comment: str = ""
+    generated: str = ""
+
+
+@dataclass(frozen=True)
+class FoundTable:
+    """A Delta table at its newest version.
+
+    `constraints` are its own SQL conditions by name; `rows` is None if its log does not count them all; `last` is its newest
+    commit. `problems` say what keeps it from being adopted as it is, one sentence each.
+    """
+
+    folder: Path
+    columns: tuple[FoundColumn, ...]
+    partition: str
+    comment: str
+    constraints: Mapping[str, str]
+    days: tuple[dt.date, ...]
+    files: int
+    rows: int | None
+    version: int
+    last: TableCommit
+    problems: tuple[str, ...]
+
+
+def look_at(folder: Path) -> FoundTable:
+    """The Delta table in a folder; only its log is read.
+
+    Raises:
+        PreconditionError: there is no Delta table, or it cannot be read.
+    """
+    table = _opened(folder)
+    metadata, fields = table.metadata(), commit.table_fields(table)
+    adds = add_actions(table, "path", "num_records", "partition")
+    partitions = tuple(metadata.partition_columns)
+    days = {(add["partition"] or {}).get(partitions[0]) for add in adds} if len(partitions) == 1 else set()
+    counts = [add["num_records"] for add in adds]
+    return FoundTable(
+        folder=folder,
+        columns=tuple(_column(field) for field in fields),
+        partition=partitions[0] if partitions else "",
+        comment=metadata.description or "",
+        constraints=commit.constraints_of(metadata.configuration),
+        days=tuple(sorted(day for day in days if isinstance(day, dt.date))),
+        files=len(adds),
+        rows=None if None in counts else sum(counts),
+        version=table.version(),
+        last=commits_of(table, 1)[0],
+        problems=(*_problems(table, adds), *(p for field in fields for p in _column_problems(field))),
+    )
+
+
+def require_adoptable(folder: Path, dataset: Dataset) -> None:
+    """Check everything that a release of the dataset to this table needs; changes nothing.
+
+    Raises:
+        PreconditionError: names each column, feature or rule that does not fit, with what was expected and found.
+    """
+    found = look_at(folder)
+    if found.problems:
+        raise PreconditionError(f"{folder} cannot be adopted as it is: {'; '.join(found.problems)}")
+    table = _opened(folder)
+    commit.require_plain_table(folder, dataset, table)
+    types = {**dataset.audit_columns, **commit.without_dropped(commit.table_types(table), dataset)}
+    remedy = "Declare the columns of the table in dataset.yaml, or list those that no model fills in dropped_columns"
+    commit.require_same(f"table {folder}", commit.declared_types(dataset), types, remedy)
+    outside = [day for day in found.days if day < dataset.start or (dataset.end is not None and day > dataset.end)]
+    if outside:
+        raise PreconditionError(
+            f"{folder}: it has rows of {format_days(outside, most=3)}, outside of {dataset.start}..{dataset.end or ''}; correct "
+            "start and end in dataset.yaml"
+        )
+
+
+def _opened(folder: Path) -> DeltaTable:
+    try:
+        return DeltaTable(folder)
+    except TableNotFoundError:
+        raise PreconditionError(f"{folder}: there is no Delta table; name the folder that has its _delta_log") from None
+    except DeltaError as error:
+        raise PreconditionError(f"{folder}: its Delta log cannot be read ({error_text(error)})") from error
+
+
+def _column(field: commit.Field) -> FoundColumn:
+    said = field["metadata"]
+    (kind,) = commit.types_of([field]).values()
+    comment, generated = str(said.get("comment") or ""), str(said.get(commit.GENERATED) or "")
+    return FoundColumn(field["name"], kind, bool(field["nullable"]), comment, generated)
+
+
+def _problems(table: DeltaTable, adds: list[dict[str, Any]]) -> Iterator[str]:
+    metadata, protocol = table.metadata(), table.protocol()
+    partitions = metadata.partition_columns
+    types = commit.table_types(table)
+    if len(partitions) != 1 or types.get(partitions[0]) != "date":
+        found = ", ".join(f"{name} ({types.get(name)})" for name in partitions) or "no column"
+        yield (
+            f"it is partitioned by {found}, and a release swaps the files of whole days: write it again as a table that is "
+            "partitioned by one column of type date, and adopt that one"
+        )
+    elif any((add["partition"] or {}).get(partitions[0]) is None for add in adds):
+        yield f"it has rows without a day ({partitions[0]} is null); delete them, or give them their day"
+    configuration = metadata.configuration
+    try:
+        commit.require_plain(
+            "it", (*(protocol.reader_features or ()), *(protocol.writer_features or ())), configuration
+        )
+    except PreconditionError as error:
+        yield str(error).removeprefix("it: ")
+    if configuration.get("delta.appendOnly", "false") == "true":
+        yield "it is append-only (delta.appendOnly), and a release replaces files: set it to false"
+    if unknown := sorted(set(protocol.writer_features or ()) - _KNOWN_FEATURES - set(commit.REFUSED_FEATURES)):
+        yield f"it has the features {', '.join(unknown)}, which nobody has tried with releases: drop them"
+    if any("://" in add["path"] or add["path"].startswith("/") for add in adds):
+        yield "some of its files lie elsewhere, as in a shallow clone: copy it into a table of its own"
+
+
+def _column_problems(field: commit.Field) -> Iterator[str]:
+    column = _column(field)
+    try:
+        checked_name(column.name, "column")
+    except InvalidNameError as error:
+        yield str(error)
+    try:
+        _TYPE.validate_python(column.type)
+    except (ValidationError, BackfillError):
+        yield f"column {column.name}: its type {column.type} cannot be declared in dataset.yaml; drop or convert it"

@@ -1,0 +1,90 @@
+"""The first draft of a dataset folder for a table that was there before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import yaml
+
+from backfill_assets.core.errors import ArgumentError
+from backfill_assets.core.fields import is_numeric
+from backfill_assets.core.text import checked_name
+from backfill_assets.dataset.definition import AuditTrail
+from backfill_assets.delta.adoptable import FoundColumn, FoundTable
+from backfill_assets.delta.commit import generated_rule
+
+_HEAD: Final = """\
+# Drafted from the table by `backfill adopt`. docs/dataset-yaml.md explains every key.
+# source: where its rows come from. Until files are there, no day can be built, and the table stays as it is.
+"""
+_LONGEST: Final = 63
+"""Characters of a name."""
+
+
+def draft_of(found: FoundTable, name: str, key: tuple[str, ...], audit: AuditTrail) -> Mapping[str, str]:
+    """The files of a dataset folder that declares the table as it is, by name.
+
+    Its own rules become checks that block a release: constraints and generated columns as rules, NOT NULL as such.
+
+    Raises:
+        InvalidNameError: it is not a name for a dataset.
+        ArgumentError: the key is missing, or names a column that the table does not have.
+    """
+    checked_name(name, "dataset")
+    known = [column.name for column in found.columns]
+    if wrong := [column for column in key if column not in known] or ([] if key else ["nothing"]):
+        raise ArgumentError(
+            f"--key names {wrong[0]}, and the table has {', '.join(known)}; name the columns that identify a row"
+        )
+    if not found.days:
+        raise ArgumentError(f"{found.folder} has no rows; there is nothing to adopt: declare a new dataset instead")
+    said: dict[str, Any] = {
+        "name": name,
+        **({"description": found.comment} if found.comment else {}),
+        "partition_column": found.partition,
+        "start": found.days[0],
+        "key": list(key),
+        "audit": audit.value,
+        "source": {
+            "format": "parquet",
+            "path": f"{name}/{{day}}.parquet",
+            "columns": {column.name: column.type for column in found.columns},
+        },
+        "columns": {column.name: _declared(column) for column in found.columns},
+        **({"measures": measures} if (measures := _measures(found, key)) else {}),
+        **({"checks": {"rules": rules}} if (rules := _rules(found)) else {}),
+    }
+    columns = ", ".join(known)
+    return {
+        "dataset.yaml": _HEAD + yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=120),
+        "staging.sql": f"SELECT {columns}, _lineage\nFROM raw\n",
+        "fact.sql": f"SELECT {columns}\nFROM staging\n",
+    }
+
+
+def _declared(column: FoundColumn) -> Mapping[str, Any]:
+    return {
+        "type": column.type,
+        **({} if column.nullable else {"nullable": False}),
+        **({"description": column.comment} if column.comment else {}),
+    }
+
+
+def _measures(found: FoundTable, key: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
+    """All numbers: no total of a day changes by accident."""
+    return {c.name: {"tolerance": "0%"} for c in found.columns if is_numeric(c.type) and c.name not in key}
+
+
+def _rules(found: FoundTable) -> Mapping[str, Mapping[str, str]]:
+    constraints = {
+        f"constraint_{i}_{re.sub('[^a-z0-9]+', '_', name.lower())}"[:_LONGEST]: {"sql": sql}
+        for i, (name, sql) in enumerate(found.constraints.items(), 1)
+    }
+    generated = {
+        f"generated_{column.name}"[:_LONGEST]: {"sql": generated_rule(column.name, column.generated)}
+        for column in found.columns
+        if column.generated
+    }
+    return constraints | generated

@@ -1,0 +1,173 @@
+"""Adopts a table that was there before: names its files as a baseline, where history begins, and gives it back."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from backfill_assets.core.errors import ArgumentError, ReadBackError, UnitError
+from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState
+from backfill_assets.core.unit import ReleaseRecord, UnitState
+from backfill_assets.delta.adoptable import require_adoptable
+from backfill_assets.release.finish import (
+    WAIT,
+    After,
+    Checkpoint,
+    Finisher,
+    no_after,
+    no_checkpoint,
+    require_tables,
+)
+from backfill_assets.release.reconcile import Reconcile
+from backfill_assets.storage.adopted import give_back, take
+from backfill_assets.warehouse import OnWarehouse
+
+_Files = Mapping[dt.date, tuple[DataFile, ...]]
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """A finished baseline: its release, the version of the table, and the days whose files it names."""
+
+    release: str
+    dataset: str
+    version: int
+    days: tuple[dt.date, ...]
+    files: int
+
+
+def expected_files(records: Sequence[ReleaseRecord]) -> _Files:
+    """The files of each day that finalized releases and baselines brought, in the order of the table's versions."""
+    finalized = (record for record in records if record.state is ReleaseState.finalized)
+    found: dict[dt.date, tuple[DataFile, ...]] = {}
+    for record in sorted(finalized, key=lambda record: record.version or 0):
+        found |= {swap.day: swap.add for swap in record.manifest.days}
+    return found
+
+
+def baseline_days(active: _Files, expected: _Files) -> tuple[DaySwap, ...]:
+    """The days whose `active` files are not the `expected` ones; none for days that readers see as they were released."""
+    days = (DaySwap(day, expected.get(day, ()), active.get(day, ())) for day in sorted({*active, *expected}))
+    return tuple(swap for swap in days if {f.identity for f in swap.remove} != {f.identity for f in swap.add})
+
+
+@dataclass(frozen=True)
+class Adoption(OnWarehouse):
+    """Adopts tables, accepts what another writer did to them, and gives them back; moves and copies no data."""
+
+    wait: dt.timedelta = WAIT
+    checkpoint: Checkpoint = no_checkpoint
+    after: After = no_after
+
+    def adopt(self, name: str, folder: Path, reason: str) -> Adopted:
+        """Make the Delta table in a folder the published table of a dataset; continues what a crash interrupted.
+
+        Raises:
+            DatasetError: the dataset is not loaded.
+            ArgumentError: it is adopted already.
+            PreconditionError: releases cannot be committed to this table; nothing was written then.
+            LayoutError: the dataset has another table, or the table has another owner.
+            TableMovedError: its former writer is still at work.
+        """
+        require_tables(self.tables, (name,))
+        require_adoptable(folder, self.definitions[name])
+        take(self.layout, name, folder)
+        self.checkpoint("take")
+        with self._settled(name):
+            records = self.ledger.releases(name, states={ReleaseState.finalized})
+            if any(record.manifest.kind is ReleaseKind.baseline for record in records):
+                raise ArgumentError(
+                    f"{name} is adopted already; to accept what another writer did to its table: backfill adopt {name} --again"
+                )
+            self.tables[name].keep_long_enough()
+            done = self._baseline(name, reason)
+        self.after((done.release,))
+        return done
+
+    def accept(self, name: str, reason: str) -> Adopted:
+        """Accept the commits of other writers as a new baseline, so that releases are made again.
+
+        Days that are still as they were released keep their release, which can be rolled back as before.
+
+        Raises:
+            DatasetError: the dataset is not loaded.
+            ArgumentError: the table is not adopted, or no other writer committed to it.
+            PreconditionError: releases can no longer be committed to it.
+        """
+        require_tables(self.tables, (name,))
+        with self._settled(name):
+            self._require_adopted(name)
+            if not self.tables[name].foreign():
+                raise ArgumentError(f"{name}: no other writer committed to its table; there is nothing to accept")
+            require_adoptable(self.layout.published_path(name), self.definitions[name])
+            self.tables[name].keep_long_enough()
+            done = self._baseline(name, reason)
+        self.after((done.release,))
+        return done
+
+    def give_back(self, name: str) -> Path:
+        """Give an adopted table back as a plain one, with the rows that readers see now; returns its folder.
+
+        Its releases can no longer be rolled back. Is safe to repeat.
+
+        Raises:
+            ArgumentError: the table is not adopted.
+            UnitError: an open unit has days of it.
+        """
+        require_tables(self.tables, (name,))
+        with self._settled(name):
+            self._require_adopted(name)
+            if units := self.ledger.units(name, {UnitState.open}):
+                raise UnitError(
+                    f"{name}: unit {units[0].id} is open; publish it (backfill publish {units[0].id}) or give it up "
+                    f"(backfill discard {units[0].id}) first"
+                )
+            self.ledger.returned(name)
+            self.checkpoint("returned")
+            return give_back(self.layout, name)
+
+    def _settled(self, name: str) -> AbstractContextManager[None]:
+        return Reconcile(self.warehouse, self.after).settled((name,), {name}, self.wait)
+
+    def _require_adopted(self, name: str) -> None:
+        if not self.tables[name].adopted:
+            raise ArgumentError(f"the table of {name} is not adopted; adopt one: backfill adopt {name} --from PATH")
+
+    def _baseline(self, name: str, reason: str) -> Adopted:
+        table = self.tables[name]
+        version, active = table.version(), table.active()
+        manifest = self._manifest(name, baseline_days(active, expected_files(self.ledger.releases(name))), reason)
+        table.store_manifest(manifest)
+        self.checkpoint("manifest")
+        self.ledger.intend(manifest)
+        self.checkpoint("intend")
+        try:
+            committed = table.commit(manifest, version)
+        except ReadBackError:
+            raise
+        except Exception:
+            self.ledger.abandon(manifest.release)
+            raise
+        self.checkpoint("commit")
+        Finisher(self.warehouse).baseline(manifest, committed)
+        days = tuple(swap.day for swap in manifest.days)
+        return Adopted(manifest.release, name, committed, days, len(manifest.added))
+
+    def _manifest(self, name: str, days: tuple[DaySwap, ...], reason: str) -> Manifest:
+        release = self.ids.new("r")
+        return Manifest(
+            release=release,
+            kind=ReleaseKind.baseline,
+            dataset=name,
+            # No unit built these rows; each baseline stands alone.
+            unit=release,
+            by=self.identity.name(),
+            created_at=self.clock.now(),
+            evidence="",
+            code_version="",
+            days=days,
+            reason=reason,
+        )

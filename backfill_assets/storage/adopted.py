@@ -1,0 +1,70 @@
+"""Adopted tables: published tables that stay where they were; a link in the warehouse leads to each, and a mark in it back."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from backfill_assets.core.errors import LayoutError
+from backfill_assets.storage.files import make_folder, sync
+from backfill_assets.storage.layout import OWNER, Layout
+
+
+def take(layout: Layout, dataset: str, folder: Path) -> None:
+    """Make an existing table the published table of a dataset, where it is; is safe to repeat.
+
+    Raises:
+        LayoutError: the dataset has another table, the folder overlaps with the warehouse or cannot be written to, or its
+            table belongs to another warehouse or dataset.
+    """
+    link, target, home = layout.link(dataset), folder.resolve(), layout.warehouse.resolve()
+    if home.is_relative_to(target) or target.is_relative_to(home):
+        raise LayoutError(f"{target}: a table in the warehouse, or around it, cannot be adopted; move it out first")
+    if os.path.lexists(link) and link.resolve() != target:
+        raise LayoutError(f"{dataset} has a published table, {link.resolve()}; adopt {target} under another name")
+    make_folder(link.parent)
+    try:
+        _create(target / OWNER, layout.mark(dataset))
+    except FileExistsError:
+        if (found := (target / OWNER).read_text(encoding="utf-8")) != layout.mark(dataset):
+            raise LayoutError(
+                f"{target} is adopted already, as {found[:200]}: one table has one owner. Give it back there first: "
+                "backfill unadopt"
+            ) from None
+    except OSError as error:
+        raise LayoutError(
+            f"{target} cannot be written to ({error.strerror}); a release needs to, so let this user"
+        ) from None
+    with suppress(FileExistsError):
+        link.symlink_to(target)
+    sync(link.parent)
+
+
+def give_back(layout: Layout, dataset: str) -> Path:
+    """Remove the mark and the link, and nothing else; returns the table's folder. Is safe to repeat.
+
+    Raises:
+        LayoutError: the table of the dataset is not adopted.
+    """
+    link = layout.link(dataset)
+    if not link.is_symlink():
+        raise LayoutError(f"the published table of {dataset} was not adopted; there is nothing to give back")
+    target = link.resolve()
+    with suppress(LayoutError):  # gone, or somebody else's by now
+        (layout.published_path(dataset) / OWNER).unlink()
+    link.unlink()
+    sync(link.parent)
+    return target
+
+
+def _create(path: Path, text: str) -> None:
+    """Write a file completely or not at all; raises FileExistsError if there is one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        sync(draft)
+        os.link(draft, path)
+        sync(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,446 @@
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from backfill_assets.core.errors import (
+    ArgumentError,
+    BackfillError,
+    LayoutError,
+    PreconditionError,
+    RollbackError,
+    TableMovedError,
+    UnitError,
+)
+from backfill_assets.core.release import ReleaseKind, ReleaseState
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.delta.table import PublishedTable
+from backfill_assets.doctor.findings import FindingSeverity
+from backfill_assets.release.adopt import Adopted, Adoption
+from backfill_assets.release.finish import no_checkpoint
+from backfill_assets.storage.layout import OWNER
+from backfill_assets_tests.harness.tables import content, day, layout, rows_of
+from backfill_assets_tests.harness.world import World, lost_ledger, repaired
+
+DAYS = [day(0), day(1), day(2)]
+PLAIN = ["id", "day", "amount"]
+
+
+class CrashError(Exception):
+    pass
+
+
+def write(folder: Path, data: Mapping[dt.date, Sequence[int]], mode: Any = "append") -> None:
+    """What a job without this project writes."""
+    write_deltalake(folder, rows_of(data).select(PLAIN), mode=mode, partition_by=["day"])
+
+
+def overwrite(folder: Path, date: dt.date, amounts: Sequence[int]) -> None:
+    """Another writer changes a day; a table that has been released to has audit columns."""
+    rows = rows_of({date: amounts}).select(PLAIN)
+    write_deltalake(folder, rows, mode="overwrite", predicate=f"day = '{date}'", schema_mode="merge")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """A table that was there before, with several files on one of its days."""
+    folder = tmp_path / "lake" / "sales"
+    write(folder, {d: [1] for d in DAYS})
+    write(folder, {day(1): [5]})
+    return folder
+
+
+def adoption(world: World, step: str = "") -> Adoption:
+    def crash(at: str) -> None:
+        if at == step:
+            raise CrashError(step)
+
+    return Adoption(world.warehouse(), checkpoint=crash if step else no_checkpoint)
+
+
+def adopted(world: World, lake: Path) -> Adopted:
+    return adoption(world).adopt("sales", lake, "we take it over")
+
+
+def data_files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every data file below a folder, with its inode and size."""
+    found = sorted(folder.rglob("*.parquet"))
+    return {str(file.relative_to(folder)): (file.stat().st_ino, file.stat().st_size) for file in found}
+
+
+def unreleased(world: World, data: Mapping[dt.date, Sequence[int]]) -> str:
+    unit = world.open_unit({"sales": sorted(data)})
+    world.build(unit, "sales", data)
+    return unit.id
+
+
+def findings(world: World) -> list[str]:
+    return [str(found) for found in world.doctor().examine()]
+
+
+def test_an_adopted_table_keeps_its_place_its_files_and_its_rows(world: World, lake: Path) -> None:
+    before, seen = data_files(lake), content(lake)
+    done = adopted(world, lake)
+    assert data_files(lake) == before
+    assert content(lake) == world.content() == seen == {day(0): [1], day(1): [1, 5], day(2): [1]}
+    assert (done.days, done.files) == (tuple(DAYS), 4)
+    record = world.ledger.release(done.release)
+    assert (record.manifest.kind, record.state) == (ReleaseKind.baseline, ReleaseState.finalized)
+    assert record.version == done.version == DeltaTable(lake).version()
+    assert findings(world) == []
+
+
+def test_a_release_to_an_adopted_table_is_rolled_back_to_the_files_of_the_baseline(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    before = {file.path for file in world.tables["sales"].active([day(1)])[day(1)]}
+    release = world.released({day(1): [7]})
+    assert content(lake) == {day(0): [1], day(1): [7], day(2): [1]}
+    world.rollback().execute(release, "finance says no")
+    assert {file.path for file in world.tables["sales"].active([day(1)])[day(1)]} == before
+    assert content(lake) == {day(0): [1], day(1): [1, 5], day(2): [1]}
+    assert findings(world) == []
+
+
+def test_no_release_is_made_after_another_writer_until_a_person_accepts_its_commits(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    unit = unreleased(world, {day(0): [7]})
+    overwrite(lake, day(2), [9])
+    with pytest.raises(PreconditionError, match=r"1 commit of another writer.*version 4 \(WRITE.*--again"):
+        world.publisher().release(unit)
+    assert content(lake)[day(0)] == [1]
+    assert [str(f) for f in world.doctor().examine() if f.severity is FindingSeverity.error and "--again" in f.remedy]
+    done = adoption(world).accept("sales", "a correction by hand")
+    assert done.days == (day(2),)
+    world.publisher().release(unit)
+    assert content(lake) == {day(0): [7], day(1): [1, 5], day(2): [9]}
+    assert findings(world) == []
+
+
+def test_another_writer_in_the_middle_of_a_release_stops_it(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    unit = unreleased(world, {day(0): [7]})
+
+    def interfere(step: str) -> None:
+        if step == "intend":
+            overwrite(lake, day(2), [9])
+
+    with pytest.raises(PreconditionError, match="another writer since its baseline"):
+        world.publisher(interfere).release(unit)
+    assert content(lake) == {day(0): [1], day(1): [1, 5], day(2): [9]}
+
+
+def test_another_writer_in_the_middle_of_an_adoption_stops_it(world: World, lake: Path) -> None:
+    def interfere(step: str) -> None:
+        if step == "intend":
+            overwrite(lake, day(2), [9])
+
+    with pytest.raises(TableMovedError):
+        Adoption(world.warehouse(), checkpoint=interfere).adopt("sales", lake, "too early")
+    assert adopted(world, lake).days == tuple(DAYS)
+    assert content(lake)[day(2)] == [9]
+    assert findings(world) == []
+
+
+def test_accepted_days_cannot_go_back_behind_the_other_writer_and_all_others_can(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    release = world.released({d: [7] for d in DAYS})
+    overwrite(lake, day(2), [9])
+    adoption(world).accept("sales", "it was right")
+    done = world.rollback().execute(release, "finance says no")
+    assert (done.days, done.left) == ((day(0), day(1)), (day(2),))
+    assert content(lake) == {day(0): [1], day(1): [1, 5], day(2): [9]}
+    with pytest.raises(RollbackError, match=r"show what another writer brought .* build these days again"):
+        world.rollback().execute(release, "again", days=frozenset({day(2)}))
+    assert findings(world) == []
+
+
+def test_days_that_another_writer_emptied_are_accepted_as_empty(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    DeltaTable(lake).delete(f"day = '{day(2)}'")
+    assert adoption(world).accept("sales", "it is gone").days == (day(2),)
+    assert world.content() == {day(0): [1], day(1): [1, 5]}
+    assert findings(world) == []
+
+
+def test_a_commit_without_a_change_of_files_is_accepted_too(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    DeltaTable(lake).alter.set_table_properties({"delta.checkpointInterval": "20"})
+    unit = unreleased(world, {day(0): [7]})
+    with pytest.raises(PreconditionError, match="another writer"):
+        world.publisher().release(unit)
+    assert adoption(world).accept("sales", "only a setting").days == ()
+    world.publisher().release(unit)
+    assert findings(world) == []
+
+
+def test_a_baseline_cannot_be_rolled_back(world: World, lake: Path) -> None:
+    done = adopted(world, lake)
+    with pytest.raises(RollbackError, match=r"is a baseline.*backfill unadopt sales"):
+        world.rollback().execute(done.release, "no")
+
+
+def test_a_table_has_one_owner(world: World, lake: Path, tmp_path: Path) -> None:
+    adopted(world, lake)
+    elsewhere = World(tmp_path / "other")
+    with pytest.raises(LayoutError, match="one table has one owner"):
+        adoption(elsewhere).adopt("sales", lake, "ours")
+    elsewhere.close()
+    with pytest.raises(ArgumentError, match="adopted already"):
+        adopted(world, lake)
+    assert findings(world) == []
+
+
+def test_a_dataset_that_has_a_published_table_adopts_no_other(world: World, lake: Path) -> None:
+    world.released({day(0): [3]})
+    with pytest.raises(LayoutError, match=r"adopt .* under another name"):
+        adopted(world, lake)
+    assert not (lake / OWNER).exists()
+
+
+def test_a_link_to_a_table_that_was_not_adopted_is_refused(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    (lake / OWNER).write_text("{}")
+    with pytest.raises(LayoutError, match=r"adopted as \{\}"):
+        world.tables["sales"].version()
+    (lake / OWNER).unlink()
+    with pytest.raises(LayoutError, match="no readable"):
+        world.tables["sales"].version()
+    assert any(OWNER in found for found in findings(world))
+
+
+@pytest.mark.parametrize("place", ["", "below", "published/other"])
+def test_a_table_in_or_around_the_warehouse_is_not_adopted(world: World, place: str, tmp_path: Path) -> None:
+    folder = tmp_path if not place else tmp_path / "warehouse" / place
+    write(folder, {day(0): [1]})
+    with pytest.raises(LayoutError, match="in the warehouse, or around it"):
+        adopted(world, folder)
+
+
+def test_a_table_is_given_back_with_the_rows_that_readers_see(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    release = world.released({day(0): [7]})
+    table = world.tables["sales"]
+    assert adoption(world).give_back("sales") == lake
+    assert content(lake) == {day(0): [7], day(1): [1, 5], day(2): [1]}
+    assert not (lake / OWNER).exists()
+    assert not world.homes["sales"].is_symlink()
+    assert {r.state for r in world.ledger.releases("sales")} == {ReleaseState.returned}
+    with pytest.raises(RollbackError, match="returned, not finalized"):
+        world.rollback().execute(release, "no")
+    # A process that knew the table while it was adopted does not write there any more.
+    assert table.version() == -1
+    overwrite(lake, day(2), [4])
+    assert findings(world) == []
+
+
+def test_a_table_that_was_given_back_is_adopted_again(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    world.released({day(0): [7]})
+    adoption(world).give_back("sales")
+    DeltaTable(lake).delete("day = '2026-01-03'")
+    done = adopted(world, lake)
+    assert done.days == (day(0), day(1))
+    world.rollback().execute(world.released({day(0): [8]}), "no")
+    assert world.content() == {day(0): [7], day(1): [1, 5]}
+    assert findings(world) == []
+
+
+def test_a_table_with_an_open_unit_is_not_given_back(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    unit = unreleased(world, {day(0): [7]})
+    with pytest.raises(UnitError, match=f"unit {unit} is open"):
+        adoption(world).give_back("sales")
+
+
+def test_only_an_adopted_table_is_accepted_or_given_back(world: World) -> None:
+    world.released({day(0): [1]})
+    for act in (lambda: adoption(world).accept("sales", "x"), lambda: adoption(world).give_back("sales")):
+        with pytest.raises(ArgumentError, match="not adopted"):
+            act()
+
+
+@pytest.mark.parametrize("step", ["take", "manifest", "intend", "commit"])
+def test_an_adoption_that_was_interrupted_is_finished_by_the_same_command(world: World, lake: Path, step: str) -> None:
+    with pytest.raises(CrashError):
+        adoption(world, step).adopt("sales", lake, "we take it over")
+    if step == "commit":
+        world.reconcile().run()
+    else:
+        assert adopted(world, lake).days == tuple(DAYS)
+    world.released({day(0): [7]})
+    assert content(lake) == {day(0): [7], day(1): [1, 5], day(2): [1]}
+    repaired(world)
+
+
+def test_a_table_that_was_half_given_back_is_given_back_by_the_same_command(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    with pytest.raises(CrashError):
+        adoption(world, "returned").give_back("sales")
+    assert adoption(world).give_back("sales") == lake
+
+
+def test_a_lost_ledger_learns_the_baseline_from_its_manifest(world: World, lake: Path) -> None:
+    done = adopted(world, lake)
+    release = world.released({day(0): [7]})
+    again = lost_ledger(world)
+    again.reconcile().run()
+    assert again.ledger.release(done.release).manifest.kind is ReleaseKind.baseline
+    again.rollback().execute(release, "no")
+    assert content(lake) == {day(0): [1], day(1): [1, 5], day(2): [1]}
+    assert findings(again) == []
+    again.close()
+
+
+def test_the_log_and_the_files_of_an_adopted_table_are_kept_as_long_as_a_rollback_needs(
+    world: World, lake: Path
+) -> None:
+    adopted(world, lake)
+    configuration = DeltaTable(lake).metadata().configuration
+    assert configuration["delta.logRetentionDuration"] == "interval 3196800 seconds"
+    assert configuration["delta.deletedFileRetentionDuration"] == "interval 3196800 seconds"
+
+
+def changed(folder: Path, kind: str, **values: object) -> None:
+    """Change an action of the table's first commit, as another engine would have written it."""
+    commit = folder / "_delta_log" / f"{0:020}.json"
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    for line in lines:
+        if kind in line:
+            line[kind] |= values
+    commit.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def with_fields(folder: Path, column: str, **values: object) -> None:
+    commit = folder / "_delta_log" / f"{0:020}.json"
+    found = next(json.loads(line) for line in commit.read_text().splitlines() if "metaData" in line)
+    schema = json.loads(found["metaData"]["schemaString"])
+    schema["fields"] = [field | (values if field["name"] == column else {}) for field in schema["fields"]]
+    changed(folder, "metaData", schemaString=json.dumps(schema))
+
+
+def not_null(folder: Path) -> None:
+    with_fields(folder, "amount", nullable=False)
+
+
+def generated(folder: Path) -> None:
+    with_fields(folder, "amount", metadata={"delta.generationExpression": "id * 2"})
+
+
+def constrained(folder: Path) -> None:
+    changed(folder, "metaData", configuration={"delta.constraints.positive": "amount > 0"})
+
+
+def append_only(folder: Path) -> None:
+    changed(folder, "metaData", configuration={"delta.appendOnly": "true"})
+
+
+def with_deletion_vectors(folder: Path) -> None:
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    changed(folder, "protocol", minReaderVersion=3, minWriterVersion=7, **features)
+
+
+def with_row_tracking(folder: Path) -> None:
+    changed(folder, "protocol", minWriterVersion=7, writerFeatures=["rowTracking", "domainMetadata"])
+
+
+def of_a_text_day(folder: Path) -> None:
+    with_fields(folder, "day", type="string")
+
+
+def of_another_type(folder: Path) -> None:
+    with_fields(folder, "amount", type="integer")
+
+
+def of_a_strange_type(folder: Path) -> None:
+    with_fields(folder, "amount", type="binary")
+
+
+def with_a_capital_name(folder: Path) -> None:
+    with_fields(folder, "amount", name="Amount")
+
+
+def without_a_day(folder: Path) -> None:
+    changed(folder, "add", partitionValues={"day": None})
+
+
+def of_a_clone(folder: Path) -> None:
+    changed(folder, "add", path="file:///elsewhere/day=2026-01-01/a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (not_null, r"column amount NOT NULL"),
+        (generated, r"column amount delta.generationExpression \(amount <=> \(id \* 2\)\)"),
+        (constrained, r"constraint positive \(amount > 0\)"),
+        (append_only, r"append-only"),
+        (with_deletion_vectors, r"deletionVectors"),
+        (with_row_tracking, r"the features domainMetadata, rowTracking, which nobody has tried"),
+        (of_a_text_day, r"partitioned by day \(string\)"),
+        (of_another_type, r"column amount: expected long, found integer"),
+        (of_a_strange_type, r"column amount: its type binary cannot be declared"),
+        (with_a_capital_name, r"column 'Amount' is not a safe name"),
+        (without_a_day, r"rows without a day \(day is null\)"),
+        (of_a_clone, r"some of its files lie elsewhere"),
+    ],
+)
+def test_a_table_that_no_release_fits_is_refused_before_anything_is_written(
+    world: World, tmp_path: Path, change: Any, message: str
+) -> None:
+    folder = tmp_path / "lake"
+    write(folder, {day(0): [1]})
+    change(folder)
+    before = {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    with pytest.raises(BackfillError, match=message):
+        adopted(world, folder)
+    assert {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()} == before
+    assert not world.homes["sales"].is_symlink()
+    assert world.ledger.releases("sales") == ()
+
+
+@pytest.mark.parametrize("change", [not_null, generated, constrained])
+def test_the_rules_of_a_table_are_no_obstacle_if_blocking_checks_enforce_them(
+    world: World, tmp_path: Path, change: Any
+) -> None:
+    folder = tmp_path / "lake"
+    write(folder, {day(0): [2]})
+    change(folder)
+    rules = {"a": {"sql": "amount <=> (id * 2)"}, "b": {"sql": "amount > 0"}}
+    said = world.datasets["sales"].model_dump(mode="json", exclude_defaults=True)
+    said |= {"checks": {"rules": rules}}
+    said["columns"]["amount"] |= {"nullable": False}
+    world.datasets["sales"] = found = Dataset.model_validate(said)
+    world.tables["sales"] = PublishedTable(layout(world.folder), found, world.clock)
+    adopted(world, folder)
+    world.released({day(0): [7]})
+    assert content(folder) == {day(0): [7]}
+
+
+def test_rows_outside_of_the_declared_history_are_refused(world: World, lake: Path) -> None:
+    write(lake, {dt.date(2020, 1, 1): [1]})
+    with pytest.raises(PreconditionError, match="rows of 2020-01-01, outside of 2026-01-01"):
+        adopted(world, lake)
+
+
+def test_a_folder_without_a_table_is_refused(world: World, tmp_path: Path) -> None:
+    with pytest.raises(PreconditionError, match="there is no Delta table"):
+        adopted(world, tmp_path / "nothing")
+
+
+def test_a_torn_commit_of_an_adopted_table_is_set_aside_in_its_own_folder(world: World, lake: Path) -> None:
+    """It may lie on another disk than the warehouse, where nothing can be moved."""
+    adopted(world, lake)
+    version = DeltaTable(lake).version()
+    unit = unreleased(world, {day(0): [7]})
+    torn = lake / "_delta_log" / f"{version + 1:020}.json"
+    torn.write_text('{"commitInfo": {"rel')
+    assert world.tables["sales"].set_aside_torn()
+    assert (lake / "_set_aside" / torn.name).exists()
+    world.publisher().release(unit)
+    assert content(lake)[day(0)] == [7]

@@ -35,6 +35,7 @@ _LIVES, _POWER, _DISK = "dagster/test_campaign_faults", f"{UNIT}/test_power_cut"
 _OTHERS, _CLOCKS, _HOSTS = f"{UNIT}/test_others_at_the_table", f"{UNIT}/test_clocks", f"{UNIT}/test_hosts_and_postgres"
 _SERVERS, _BETWEEN = "dagster/test_server_deaths", f"{UNIT}/test_in_between"
 _TWO, _PUBLISH = "unit/control/test_two_at_once", "unit/release/test_publish"
+_ADOPT = "unit/release/test_adopt"
 _DEATHS = "dagster/test_worker_deaths"
 _TWICE, _MEANWHILE = "dagster/test_launched_twice", "unit/orchestration/test_released_meanwhile"
 
@@ -55,6 +56,15 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "a rollback, after each of: intent, Delta commit, finalized",
             "The same; its days are on hold if, and only if, it is in the log.",
             _of(_CRASHES, "a_rollback_is_true_exactly_when_it_is_in_the_delta_log"),
+        ),
+        Fault(
+            "an adoption of a table, after each of: mark and link, manifest, intent, Delta commit; and while a table is given back",
+            "The table and its rows stay as they are; the same command, or `backfill reconcile`, finishes it.",
+            _of(
+                _ADOPT,
+                "an_adoption_that_was_interrupted_is_finished_by_the_same_command",
+                "a_table_that_was_half_given_back_is_given_back_by_the_same_command",
+            ),
         ),
         Fault(
             "a publication of several tables between two of their commits, and again while they are taken back",
@@ -347,6 +357,16 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "the same between the plan of a rollback and its commit",
             "Days that another user has rewritten stay and are listed for consent; all others go back.",
             _of(_OTHERS, "another_writer_changes_the_table_while_a_release_is_rolled_back"),
+        ),
+        Fault(
+            "a commit of another writer to an adopted table: while it is adopted, between releases, and in the middle of one",
+            "The adoption or the release is refused and names the commit; releases wait until a person has accepted it.",
+            _of(
+                _ADOPT,
+                "another_writer_in_the_middle_of_an_adoption_stops_it",
+                "no_release_is_made_after_another_writer_until_a_person_accepts_its_commits",
+                "another_writer_in_the_middle_of_a_release_stops_it",
+            ),
         ),
         Fault(
             "a publisher against a publisher, a rollback, a live writer",

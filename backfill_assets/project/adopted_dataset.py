@@ -42,7 +42,7 @@ def draft_of(found: FoundTable, name: str, key: tuple[str, ...], audit: AuditTra
         raise ArgumentError(f"{found.folder} has no rows; there is nothing to adopt: declare a new dataset instead")
     said: dict[str, Any] = {
         "name": name,
-        **({"description": found.comment} if found.comment else {}),
+        **_described(found.comment),
         "partition_column": found.partition,
         "start": found.days[0],
         "key": list(key),
@@ -68,8 +68,14 @@ def _declared(column: FoundColumn) -> Mapping[str, Any]:
     return {
         "type": column.type,
         **({} if column.nullable else {"nullable": False}),
-        **({"description": column.comment} if column.comment else {}),
+        **_described(column.comment),
     }
+
+
+def _described(comment: str) -> Mapping[str, str]:
+    """The description without characters that nobody sees, which `dataset.yaml` may not have."""
+    text = "".join(sign if sign.isprintable() else " " for sign in comment).strip()
+    return {"description": text} if text else {}
 
 
 def _measures(found: FoundTable, key: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:

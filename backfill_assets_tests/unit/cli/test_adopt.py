@@ -1,0 +1,153 @@
+"""`backfill adopt` and `backfill unadopt`, as people call them: from a table to its dataset folder to its baseline."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import Result
+from deltalake import DeltaTable, write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from backfill_assets.application import Application
+from backfill_assets.cli.app import app
+from backfill_assets.core.errors import ArgumentError, BackfillError, PreconditionError
+from backfill_assets.core.release import CommitKind, TableCommit
+from backfill_assets.dataset.definition import AuditTrail
+from backfill_assets.dataset.load import load_folder
+from backfill_assets.delta.adoptable import FoundColumn, FoundTable, look_at
+from backfill_assets.project.adopted_dataset import draft_of
+from backfill_assets.storage.layout import OWNER
+from backfill_assets_tests.harness.clocks import START
+
+Run = Callable[..., Result]
+DAY = dt.date(2024, 1, 1)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The console script in an empty folder, with state and datasets below it."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("LEDGER_URL", "WAREHOUSE", "SOURCES"):
+        monkeypatch.delenv(f"BACKFILL_ASSETS_{name}", raising=False)
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    monkeypatch.setenv("BACKFILL_ASSETS_STATE", str(tmp_path / ".state"))
+    monkeypatch.setenv("BACKFILL_ASSETS_DATASETS", str(tmp_path / "datasets"))
+    (tmp_path / "datasets").mkdir()
+
+    def run(*words: str) -> Result:
+        done = CliRunner().invoke(app, list(words))
+        if isinstance(done.exception, BackfillError):
+            raise done.exception
+        return done
+
+    return run
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    folder = tmp_path / "lake" / "orders"
+    rows = pa.table({"day": [DAY, DAY], "order_id": [1, 2], "amount": [1.5, 2.5], "city": ["Ulm", None]})
+    write_deltalake(folder, rows, partition_by=["day"], description="Orders by day.")
+    DeltaTable(folder).alter.add_constraint({"Is Positive": "amount > 0"})
+    return folder
+
+
+def test_a_table_is_drafted_adopted_and_given_back(run: Run, lake: Path, tmp_path: Path) -> None:
+    run("adopt", "orders", "--from", str(lake), "--key", "order_id")
+    catalog = load_folder(tmp_path / "datasets")
+    assert catalog.problems == ()
+    dataset = catalog.datasets["orders"].dataset
+    assert (dataset.partition_column, dataset.start, dataset.key) == ("day", DAY, ("order_id",))
+    assert dataset.enforces("amount > 0")
+    assert dict(dataset.audit_columns) == {}
+
+    version = DeltaTable(lake).version()
+    asked = run("adopt", "orders", "--from", str(lake))
+    assert "nothing was changed; stop the job that writes this table" in asked.output
+    assert DeltaTable(lake).version() == version
+    assert not (lake / OWNER).exists()
+
+    done = run("adopt", "orders", "--from", str(lake), "--drained", "--reason", "ours now")
+    assert re.search(r"r_\w+: the baseline of orders names 1 file, 2024-01-01; version \d+", done.output)
+    (record,) = Application.from_env().ledger.releases("orders")
+    assert record.manifest.reason == "ours now"
+
+    assert "is a plain Delta table again" in run("unadopt", "orders").output
+    assert not (lake / OWNER).exists()
+
+
+def test_a_draft_overwrites_nothing_and_a_dry_run_writes_nothing(run: Run, lake: Path, tmp_path: Path) -> None:
+    shown = run("adopt", "orders", "--from", str(lake), "--key", "order_id", "--dry-run").output
+    assert "constraint_1_is_positive" in shown
+    assert list((tmp_path / "datasets").iterdir()) == []
+    (tmp_path / "datasets" / "orders").mkdir()
+    (tmp_path / "datasets" / "orders" / "fact.sql").write_text("mine")
+    with pytest.raises(BackfillError):
+        run("adopt", "orders", "--from", str(lake), "--key", "order_id")
+    assert (tmp_path / "datasets" / "orders" / "fact.sql").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), r"say which table: --from PATH"),
+        (("--from", "nowhere/at/all", "--key", "id"), r"there is no Delta table"),
+        (("--from", "lake/orders"), r"--key names nothing, and the table has day, order_id, amount, city"),
+        (("--from", "lake/orders", "--key", "order_id,total"), r"--key names total"),
+        (("--again",), r"needs a --reason"),
+        (("--again", "--from", "lake/orders", "--reason", "x"), r"no --from"),
+    ],
+)
+def test_an_incomplete_command_says_what_is_missing(
+    run: Run, lake: Path, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises((ArgumentError, PreconditionError), match=message):
+        run("adopt", "orders", *words)
+    assert list((tmp_path / "datasets").iterdir()) == []
+    assert DeltaTable(lake).version() == 1
+
+
+TYPES = st.sampled_from(
+    ["string", "boolean", "integer", "long", "float", "double", "date", "timestamp", "decimal(12,2)"]
+)
+NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,62}", fullmatch=True)
+COLUMNS = st.builds(FoundColumn, NAMES, TYPES, st.booleans(), st.text(max_size=20), st.sampled_from(["", "k + 1"]))
+
+
+@given(
+    st.lists(COLUMNS, min_size=1, max_size=5, unique_by=lambda column: column.name),
+    st.dictionaries(st.text(min_size=1, max_size=80), st.sampled_from(["k > 0", "k % 2 = 0 -- odd", "'a: b' <> ''"])),
+    st.text(max_size=30),
+)
+def test_the_draft_of_any_table_is_a_dataset_without_problems(
+    tmp_path_factory: pytest.TempPathFactory, columns: list[FoundColumn], constraints: dict[str, str], comment: str
+) -> None:
+    taken = {"p", "k"}
+    own = tuple(column for column in columns if column.name not in taken)
+    found = FoundTable(
+        Path("lake"), (FoundColumn("p", "date", nullable=False), FoundColumn("k", "long", nullable=False), *own),
+        "p", comment, constraints, (DAY,), 1, 1, 0, TableCommit(0, START, CommitKind.foreign, "WRITE"), (),
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("drafts")
+    (folder / "orders").mkdir()
+    for name, text in draft_of(found, "orders", ("k",), AuditTrail.ledger).items():
+        (folder / "orders" / name).write_text(text, encoding="utf-8")
+    catalog = load_folder(folder)
+    assert [str(problem) for problem in catalog.problems] == []
+    dataset = catalog.datasets["orders"].dataset
+    assert all(dataset.enforces(sql) for sql in constraints.values())
+    assert all(dataset.enforces_not_null(column.name) for column in own if not column.nullable)
+
+
+def test_a_table_shows_what_it_has(lake: Path) -> None:
+    found = look_at(lake)
+    assert (found.days, found.rows, found.files, found.version, found.comment) == ((DAY,), 2, 1, 1, "Orders by day.")
+    assert found.constraints == {"Is Positive": "amount > 0"}
+    assert found.problems == ()

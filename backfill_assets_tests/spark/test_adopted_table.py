@@ -15,14 +15,19 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import parquet
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from backfill_assets.application import Application
+from backfill_assets.cli.app import app
 from backfill_assets.core.errors import PreconditionError
 from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.definition import AuditTrail
+from backfill_assets.dataset.load import load_folder
 from backfill_assets.delta.adoptable import look_at
 from backfill_assets.project.adopted_dataset import draft_of
 from backfill_assets.settings import Settings
+from backfill_assets.spark.server import SparkServer
+from backfill_assets_tests.engine import engine_environment
 from backfill_assets_tests.harness.without_dagster import built, publish
 from backfill_assets_tests.spark.workplace import OnTheTestServer, settings_of
 
@@ -149,3 +154,24 @@ def test_a_rule_of_the_table_that_the_new_rows_break_keeps_the_days_from_being_r
     application = OnTheTestServer(settings_of(tmp_path), spark_settings)
     with pytest.raises(Exception, match="rule_generated_cents"):
         publish(application, spark, "orders", WRONG)
+
+
+def test_a_table_may_be_named_as_in_the_catalog_of_spark(
+    lake: Path, spark: SparkSession, spark_server: SparkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {"DATASETS": str(tmp_path / "datasets"), "LEDGER_URL": f"sqlite:///{tmp_path / 'ledger.db'}"}
+    environ = engine_environment(spark_server.folder.root.parent)
+    for name, value in (environ | {f"BACKFILL_ASSETS_{name}": value for name, value in own.items()}).items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "datasets").mkdir()
+    words = ["adopt", "orders", "--key", "order_id", "--from"]
+    unknown = CliRunner().invoke(app, [*words, "nobody.knows.it"]).exception
+    assert "nobody.knows.it is neither a folder nor a table that Spark knows" in str(unknown)
+    spark.sql("CREATE SCHEMA lake_of_a_team")
+    spark.sql(f"CREATE TABLE lake_of_a_team.orders USING delta LOCATION '{lake}'")
+    try:
+        done = CliRunner().invoke(app, [*words, "lake_of_a_team.orders"])
+    finally:
+        spark.sql("DROP SCHEMA lake_of_a_team CASCADE")
+    assert done.exception is None
+    assert load_folder(tmp_path / "datasets").datasets["orders"].dataset.start == FIRST

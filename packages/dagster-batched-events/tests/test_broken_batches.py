@@ -260,3 +260,35 @@ def test_a_reader_that_continues_from_the_newest_event_misses_none_of_a_batch_in
     later = dg.AssetRecordsFilter(SHADOW, after_storage_id=newest)
     assert before == MONTH[:6]
     assert on_postgres.fetch_materializations(later, limit=99).records == []
+
+
+CREATES = """
+import sys
+from dagster_batched_events import BatchedSqliteStorage
+
+print("ready", flush=True)
+sys.stdin.readline()
+BatchedSqliteStorage.from_local(sys.argv[1])
+"""
+
+
+def test_processes_that_create_the_same_storage_at_once_leave_a_usable_one(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", CREATES, str(tmp_path)]
+    begun = [
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    for process in begun:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    # All of them are loaded, so they meet in the folder.
+
+    for process in begun:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    answers = [process.communicate()[1] for process in begun]
+    assert [process.returncode for process in begun] == [0, 0, 0, 0], answers
+    for file in sorted(tmp_path.rglob("*.db")):
+        with sqlite3.connect(file) as database:
+            assert database.execute("SELECT count(*) FROM alembic_version").fetchone() == (1,), file

@@ -6,7 +6,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from dagster._core.event_api import EventHandlerFn
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import (
@@ -17,12 +18,14 @@ from dagster._core.storage.event_log.sqlite.sqlite_event_log import (
 from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
 from dagster._core.storage.sqlite_storage import DagsterSqliteStorage
 from dagster._serdes import ConfigurableClassData
+from filelock import FileLock
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from watchdog.events import FileSystemEvent
 from watchdog.observers import Observer
 
 from dagster_batched_events.batches import BatchedEvents
 
+_CREATE_SECONDS = 120
 _OPEN_RUNS = 16
 """Databases of runs (there is one per run) that stay open; a webserver that shows many runs closes the oldest."""
 
@@ -121,6 +124,18 @@ class BatchedSqliteStorage(DagsterSqliteStorage):
     ) -> BatchedSqliteStorage:
         """The storage as configured in dagster.yaml."""
         return cls.from_local(inst_data=inst_data, **config_value)
+
+    @classmethod
+    def from_local(cls, base_dir: str, inst_data: ConfigurableClassData | None = None) -> Self:
+        """The storage in a folder; one process at a time creates what is missing there.
+
+        Two that create it at once, such as `dagster dev` and the first command beside it, can leave a database that Dagster
+        refuses from then on: "more than one head present".
+        """
+        folder = Path(base_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / "creating.lock", timeout=_CREATE_SECONDS):
+            return super().from_local(base_dir, inst_data)
 
 
 class _Watchdog(SqliteEventLogStorageWatchdog):

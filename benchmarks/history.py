@@ -143,7 +143,10 @@ def _write_dataset(folder: Path, partitions: int) -> None:
 
 def _run(environ: dict[str, str], *arguments: str) -> None:
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", **environ}
-    subprocess.run([sys.executable, *arguments], env=environment, check=True, stdout=subprocess.DEVNULL)
+    # Not in the checkout: its `.env` names another state, which is refused.
+    folder = Path(environ["BACKFILL_ASSETS_DATASETS"]).parent
+    words = [sys.executable, *arguments]
+    subprocess.run(words, env=environment, cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
 
 @contextmanager

@@ -165,8 +165,8 @@ class Application:
 
     @cached_property
     def late_deliveries(self) -> LateDeliveries:
-        """Finds source files that published days were not built from, and gaps."""
-        return LateDeliveries(self.warehouse)
+        """Finds source files and rows that published days were not built from, and gaps."""
+        return LateDeliveries(self.warehouse, self._fingerprints)
 
     @cached_property
     def pipeline(self) -> Pipeline:

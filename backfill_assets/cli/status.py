@@ -40,6 +40,7 @@ class Overview(TypedDict):
     datasets: list[dict[str, object]]
     outdated: Sequence[Outdated]
     moved: Mapping[str, Sequence[date]]
+    gone: Mapping[str, Sequence[date]]
     holds: Mapping[str, Sequence[Hold]]
     units: list[dict[str, object]]
     not_loaded: list[str]
@@ -76,6 +77,7 @@ def overview(application: Application) -> Overview:
         "datasets": [_dataset(application, name, holds[name]) for name in names],
         "outdated": application.outdated.all(),
         "moved": moved_days(application),
+        "gone": {name: days for name in names if (days := application.late_deliveries.gone(name))},
         "holds": {name: held for name, held in holds.items() if held},
         "units": [_unit(application, u) for u in application.ledger.units(states={UnitState.open})],
         "not_loaded": [str(f) for f in application.catalog.problems],
@@ -126,6 +128,10 @@ def _show(found: Overview) -> None:
             about = f"{name} {format_days(others, most=3)}: {built}"
             say(f"{about}; see: backfill deliveries {name}, then: backfill refresh {name}")
         say_held((held[name, day] for day in days if (name, day) in held), f"{built}; see: backfill deliveries {name}")
+    for name, days in found["gone"].items():
+        say(
+            f"{name} {format_days(days, most=3)}: gone from the source table; they stay published, and cannot be built again"
+        )
     about_units = ("unit", "days", "ready", "not ready", "released by", "opened (UTC)", "by")
     table(about_units, [tuple(u.values()) for u in found["units"]], "Open units")
     for problem in found["not_loaded"]:

@@ -17,6 +17,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.dataset.sources import OnMissing
+from backfill_assets.evidence.known_deliveries import KnownDeliveries
 from backfill_assets.storage.files import delivered_sizes
 from backfill_assets.warehouse import OnWarehouse
 
@@ -89,9 +90,9 @@ class FigureReader(OnWarehouse):
         if not window:
             return {}
         found: dict[dt.date, Amount] = {}
-        for delivery in in_force(loaded.dataset, self.ledger.deliveries(loaded.name, window)):
+        for delivery in in_force(loaded.dataset, KnownDeliveries(self.warehouse).of(loaded.name, window)):
             found[delivery.day] = found.get(delivery.day, NOTHING).plus(Amount(delivery.rows, delivery.size))
-        if landing:
+        if landing and loaded.dataset.lands_files:
             known = _sum(found.values())
             share = known.rows / known.bytes if known.bytes else 0
             sizes = delivered_sizes(loaded, self.layout, [day for day in window if day not in found])
@@ -123,7 +124,7 @@ class Workload(OnWarehouse):
         """
         dataset, asked = self.datasets[name].dataset, tuple(sorted(days))
         window = dataset.fact_delivery_days(asked)
-        known = self.ledger.deliveries(name, window) if window else ()
+        known = KnownDeliveries(self.warehouse).of(name, window) if window else ()
         delivered = sum(d.size for d in in_force(dataset, known))
         if layer != Layer.shadow:
             return delivered

@@ -203,9 +203,9 @@ def _canaries(specification: Specification, figures: Mapping[str, Figures]) -> D
 
 
 def layers_from(first: str, dataset: Dataset) -> tuple[Layer, ...]:
-    """The layers of a dataset that a campaign builds: never published, and only shadow if the dataset has no source."""
-    built = dataset.built_layers
-    return built[built.index(first) :] if first in built else built[-1:]
+    """The layers of a dataset that a campaign builds, from the first one that it has: never published."""
+    order = list(Layer)
+    return tuple(layer for layer in dataset.built_layers if order.index(layer) >= order.index(Layer(first)))
 
 
 def plan_file(state: Path, plan: Plan) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -43,6 +43,17 @@ class Delivery:
     def content(self) -> FileContent:
         """What was delivered: other bytes, or the same bytes at another path or for another day, are different content."""
         return self.day, self.path, self.fingerprint
+
+
+@dataclass(frozen=True)
+class TableDay(Delivery):
+    """A delivery day of a source that is a table, as one of its versions has it; it never lands, and no ledger has it.
+
+    `path` is the table's folder with the day; `fingerprint` names the rows, not the files: a rewrite of files with equal rows
+    is the same delivery. `order` is the day's ordinal number, and `delivered_at` the beginning of the day in UTC.
+    """
+
+    version: int = field(default=0, compare=False)
 
 
 Place = tuple[dt.date, str]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from backfill_assets.core.days import MOST_DAYS
 from backfill_assets.core.fields import is_numeric
 from backfill_assets.dataset.sources import Golden
+from backfill_assets.dataset.table_source import TableSource
 
 if TYPE_CHECKING:
     from backfill_assets.dataset.definition import Dataset
@@ -44,6 +45,7 @@ def misfits(dataset: Dataset) -> tuple[_Problem, ...]:
         *_reference_problems(dataset),
         *_reconciliation_problems(dataset),
         *_origin_problems(dataset),
+        *_table_source_problems(dataset),
     )
 
 
@@ -170,9 +172,9 @@ def _reconciliation_problems(dataset: Dataset) -> Iterator[_Problem]:
             yield (*at, "upstream"), text
 
 
-def _several_files(source: Source) -> str:
+def _several_files(source: Source | TableSource) -> str:
     """Why several files may bring rows of a day; empty if only one can."""
-    if source.template.finds_several:
+    if not isinstance(source, TableSource) and source.template.finds_several:
         return f"source.path {source.path!r} may find several files of a day"
     return "source.late_days lets files of several days bring rows of a day" if source.late_days else ""
 
@@ -196,6 +198,12 @@ def _origin_problems(dataset: Dataset) -> Iterator[_Problem]:
         yield ("staging",), f"{why}; {_SAY_WHICH_COUNT}"
     if not dataset.upstream and "upstream_present" in checks:
         yield ("checks", "upstream_present"), "checks.upstream_present: there is no upstream; drop it"
+
+
+def _table_source_problems(dataset: Dataset) -> Iterator[_Problem]:
+    if isinstance(dataset.source, TableSource) and "source_freshness" in dataset.checks.model_fields_set:
+        text = "checks.source_freshness: a table does not show when its rows arrived; drop it"
+        yield ("checks", "source_freshness"), text
 
 
 def golden_misfits(dataset: Dataset) -> tuple[_Problem, ...]:

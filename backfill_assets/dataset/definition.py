@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Annotated, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.errors import DatasetError, InvalidDayError, MisfitError
@@ -20,6 +20,7 @@ from backfill_assets.core.unit import LateData
 from backfill_assets.dataset.checks import Checks, Measure
 from backfill_assets.dataset.consistency import AUDIT_COLUMNS, golden_misfits, misfits
 from backfill_assets.dataset.sources import ColumnType, Consumer, Golden, Reference, Source, Upstream
+from backfill_assets.dataset.table_source import TableSource, of_its_kind
 
 
 class Publication(StrEnum):
@@ -100,7 +101,9 @@ class Dataset(Part):
     dropped_columns: tuple[Name, ...] = Field(
         default=(), description="Old columns of the published table that are no longer filled."
     )
-    source: Source | None = Field(default=None, description="Leave it out if the dataset is built only from upstream.")
+    source: Annotated[Source | TableSource | None, BeforeValidator(of_its_kind)] = Field(
+        default=None, description="Files, or a Delta table. Leave it out if the dataset is built only from upstream."
+    )
     upstream: dict[Name, Upstream] = Field(default_factory=dict)
     staging: Staging = Staging()
     references: dict[Name, Reference] = Field(default_factory=dict)
@@ -141,8 +144,8 @@ class Dataset(Part):
         return ZoneInfo(self.time_zone)
 
     @property
-    def landing(self) -> Source:
-        """The source of a dataset that has one.
+    def feed(self) -> Source | TableSource:
+        """The source of a dataset that has one: files or a table.
 
         Raises:
             DatasetError: it is built only from upstream.
@@ -152,9 +155,34 @@ class Dataset(Part):
         return self.source
 
     @property
+    def landing(self) -> Source:
+        """The source of a dataset whose files land in raw.
+
+        Raises:
+            DatasetError: it is built only from upstream, or reads a table.
+        """
+        if isinstance(self.feed, TableSource):
+            raise DatasetError(
+                f"{self.name} reads its days from the table {self.feed.table}, so nothing lands that could be withdrawn or read "
+                f"again: correct the rows there, then: backfill refresh {self.name}"
+            )
+        return self.feed
+
+    @property
+    def lands_files(self) -> bool:
+        """Whether files of it land in raw."""
+        return isinstance(self.source, Source)
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The type of each published column."""
+        return {name: column.type for name, column in self.columns.items()}
+
+    @property
     def built_layers(self) -> tuple[Layer, ...]:
-        """The layers up to the shadow; a dataset that is built only from upstream has only the shadow."""
-        return (Layer.shadow,) if self.source is None else (Layer.raw, Layer.staging, Layer.shadow)
+        """The layers up to the shadow: no raw without files, and only the shadow if it is built only from upstream."""
+        raw = (Layer.raw,) if self.lands_files else ()
+        return (*raw, Layer.staging, Layer.shadow) if self.source else (Layer.shadow,)
 
     @property
     def audit_columns(self) -> Mapping[str, str]:

@@ -50,10 +50,14 @@ def _header(value: str) -> str:
     return value
 
 
-class FileColumn(Part):
-    """A column of a file: its type, and its header (or key) there if that is not the column's name."""
+Header = Annotated[Line, AfterValidator(_header)]
+"""What a column is called where it is read."""
 
-    from_: Annotated[Line, AfterValidator(_header)] | None = Field(
+
+class FileColumn(Part):
+    """A column of a file or table: its type, and its header (or key) there if that is not the column's name."""
+
+    from_: Header | None = Field(
         default=None, alias="from", description="The column's header or key in the files, in any case."
     )
     type: ColumnType
@@ -122,24 +126,10 @@ class CsvOptions(Part):
         return self
 
 
-class Files(Part):
-    """The keys that a source and a reference share."""
+class Columns(Part):
+    """The columns that are read from files or from a table."""
 
-    format: Format
     columns: dict[Name, FileColumn] = Field(min_length=1)
-    optional: tuple[Name, ...] = Field(
-        default=(), description="Columns that may be missing in a file; they are null there. All others must exist."
-    )
-    encoding: Encoding = Field(
-        default=Encoding.utf_8, description="Of CSV and JSONL; rows with bytes of another encoding are quarantined."
-    )
-    csv: CsvOptions = CsvOptions()
-
-    @model_validator(mode="after")
-    def _knows_what_is_optional(self) -> Self:
-        if unknown := [name for name in self.optional if name not in self.columns]:
-            raise ValueError(f"optional: {unknown[0]} is not one of the columns; declare its type there")
-        return self
 
     @model_validator(mode="after")
     def _finds_each_column_once(self) -> Self:
@@ -154,7 +144,7 @@ class Files(Part):
             key = f"columns.{name}.from {column.from_!r}"
             if column.from_ is None:
                 continue
-            if self.named_by is NamedBy.place:
+            if not self.has_headers:
                 yield (
                     where,
                     f"{key}: the files have no header (csv.header is false), so columns are read in order; remove it",
@@ -168,23 +158,52 @@ class Files(Part):
             taken[header] = name
 
     @property
+    def has_headers(self) -> bool:
+        """Whether the columns have names where they are read from."""
+        return True
+
+    @property
     def types(self) -> Mapping[str, str]:
         """The type of each column."""
         return {name: column.type for name, column in self.columns.items()}
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What each column is called in the files, in lower case: its `from`, or its name."""
+        """What each column is called where it is read, in lower case: its `from`, or its name."""
         return {name: (column.from_ or name).lower() for name, column in self.columns.items()}
 
     def shown(self, name: str) -> str:
-        """What a column is called in the files, for people."""
+        """What a column is called where it is read, for people."""
         return self.columns[name].from_ or name
+
+
+class Files(Columns):
+    """The keys that a source and a reference share."""
+
+    format: Format
+    optional: tuple[Name, ...] = Field(
+        default=(), description="Columns that may be missing in a file; they are null there. All others must exist."
+    )
+    encoding: Encoding = Field(
+        default=Encoding.utf_8, description="Of CSV and JSONL; rows with bytes of another encoding are quarantined."
+    )
+    csv: CsvOptions = CsvOptions()
+
+    @model_validator(mode="after")
+    def _knows_what_is_optional(self) -> Self:
+        if unknown := [name for name in self.optional if name not in self.columns]:
+            raise ValueError(f"optional: {unknown[0]} is not one of the columns; declare its type there")
+        return self
 
     @property
     def required(self) -> tuple[str, ...]:
         """The columns that each file must have."""
         return tuple(name for name in self.columns if name not in self.optional)
+
+    @property
+    def has_headers(self) -> bool:
+        """Whether the files name their columns."""
+        return self.named_by is not NamedBy.place
 
     @property
     def named_by(self) -> NamedBy:

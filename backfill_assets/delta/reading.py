@@ -315,6 +315,42 @@ def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[
     return {day: digest([*known, sorted(files.get(day, []))]) for day in days}
 
 
+@dataclass(frozen=True)
+class HeldDay:
+    """What a version of a table has of a day by its log: a digest (hex) of its files with their sizes, its rows and bytes.
+
+    Rows are 0 if the log does not count them.
+    """
+
+    files: str
+    rows: int
+    size: int
+
+
+def held_days(table: DeltaTable, column: str) -> Mapping[object, HeldDay]:
+    """What a loaded version has of each value of a partition column.
+
+    Raises:
+        KeyError: the log does not name the values of this column.
+    """
+    # Adding or renaming a column changes no file, but it changes what is read.
+    known: list[object] = [table.metadata().id, table.schema().to_json()]
+    if "deletionVectors" in (table.protocol().reader_features or ()):
+        # A deletion vector removes rows from a file that keeps its name.
+        known.append(table.version())
+    found: dict[object, list[Mapping[str, Any]]] = {}
+    for add in add_actions(table, "path", "size_bytes", "num_records", "partition"):
+        found.setdefault(add["partition"][column], []).append(add)
+    return {
+        day: HeldDay(
+            digest([*known, sorted((add["path"], add["size_bytes"]) for add in adds)]),
+            sum(add["num_records"] or 0 for add in adds),
+            sum(add["size_bytes"] for add in adds),
+        )
+        for day, adds in found.items()
+    }
+
+
 def files_of_days(table: DeltaTable, column: str, days: Collection[dt.date]) -> Mapping[str, dt.date]:
     """The files of some days in a loaded version, by path relative to the table, each with its day."""
     files = {f["path"]: f["partition"][column] for f in add_actions(table, "path", "partition")}

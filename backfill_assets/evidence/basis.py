@@ -27,6 +27,7 @@ from backfill_assets.evidence.inputs import (
     reference_fingerprints,
     staged_inputs,
 )
+from backfill_assets.evidence.known_deliveries import KnownDeliveries, SourceFingerprints
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.warehouse import OnWarehouse
 
@@ -63,7 +64,7 @@ def published_among(
     return filled | (rest & effective(ledger.releases(dataset)).keys() if rest else frozenset())
 
 
-class ContentFingerprints(Protocol):
+class ContentFingerprints(SourceFingerprints, Protocol):
     """Reads content when the layout of files changed: only changed content makes evidence stale."""
 
     def of(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
@@ -192,7 +193,7 @@ _ContentsOf = Callable[[str, tuple[dt.date, ...]], Mapping[dt.date, str]]
 
 @dataclass(frozen=True)
 class CurrentBasis(OnWarehouse):
-    """The port `BasisNow` on the loaded datasets, the ledger's deliveries, the reference files and the tables."""
+    """The port `BasisNow` on the loaded datasets, the known deliveries, the reference files and the tables."""
 
     fingerprints: ContentFingerprints | None = None
 
@@ -205,9 +206,13 @@ class CurrentBasis(OnWarehouse):
         return self._digests(dataset, days, lookback=False)
 
     def to_stage(self, dataset: str, days: Collection[dt.date]) -> tuple[Mapping[dt.date, str], tuple[Delivery, ...]]:
-        """The inputs of staged days in one read of the ledger: digests as `staged_inputs`, deliveries in force."""
+        """The inputs of staged days in one read of the deliveries: digests as `staged_inputs`, deliveries in force."""
         known = self._known(dataset, self.datasets[dataset].dataset.delivery_days(tuple(sorted(days))))
         return self._digests_of(dataset, days, known, lookback=False), tuple(d for own in known.values() for d in own)
+
+    def known(self, dataset: str, window: Collection[dt.date]) -> tuple[Delivery, ...]:
+        """All known deliveries of some delivery days; see `KnownDeliveries`."""
+        return KnownDeliveries(self.warehouse, self.fingerprints).of(dataset, window)
 
     def in_force(self, dataset: str, days: Collection[dt.date]) -> tuple[Delivery, ...]:
         """The deliveries in force behind the facts of these days."""
@@ -232,7 +237,7 @@ class CurrentBasis(OnWarehouse):
         self._published.of(dataset, days)
         contents = self._known_contents(dataset, days)
         built = {day: set(one.deliveries) for day, one in contents.items() if one.deliveries is not None}
-        known = self.ledger.deliveries(dataset, found.delivery_days(tuple(days)))
+        known = self.known(dataset, found.delivery_days(tuple(days)))
         force, all_known = force_by_day(found, known), by_delivery_day(known)
         now = {day: deliveries_of(found, day, force) for day in built}
         came = {day: tuple(d for d in now[day] if not origins_ever(d) & own) for day, own in built.items()}
@@ -310,7 +315,7 @@ class CurrentBasis(OnWarehouse):
         return {day: digest_of(dataset, day, known, {**references, **golden.get(day, {})}) for day in wanted}
 
     def _known(self, name: str, window: Collection[dt.date]) -> Deliveries:
-        return force_by_day(self.datasets[name].dataset, self.ledger.deliveries(name, window))
+        return force_by_day(self.datasets[name].dataset, self.known(name, window))
 
 
 def _upstream_digest(dataset: Dataset, day: dt.date, contents: Mapping[str, Mapping[dt.date, str]]) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.errors import SourceError
 from backfill_assets.core.release import DataFile, layout_digest
 from backfill_assets.core.unit import LateData, Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
@@ -18,6 +19,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.evidence.basis import published_among
 from backfill_assets.evidence.inputs import Deliveries, force_by_day, origins
+from backfill_assets.evidence.known_deliveries import KnownDeliveries, SourceFingerprints
 from backfill_assets.storage.files import SourceFile, discover
 from backfill_assets.warehouse import OnWarehouse
 
@@ -63,7 +65,9 @@ class LateDay:
 
 @dataclass(frozen=True)
 class LateDeliveries(OnWarehouse):
-    """Finds late deliveries and gaps in the days that a dataset watches; reads files and the ledger, lands nothing."""
+    """Finds late deliveries and gaps in the days that a dataset watches; reads sources and the ledger, lands nothing."""
+
+    fingerprints: SourceFingerprints | None = None
 
     def of(self, name: str) -> tuple[LateDay, ...]:
         """The late days and the gaps of one dataset; none before its first release, and none without a source."""
@@ -77,13 +81,13 @@ class LateDeliveries(OnWarehouse):
         watched = [d for d in day_range(newest - (dataset.live.watch_days - 1) * ONE_DAY, newest) if d >= dataset.start]
         unpublished = self._unpublished(name, published)
         looked_at = tuple(sorted({*watched, *unpublished}))
-        landed = self.ledger.deliveries(name, dataset.fact_delivery_days(looked_at))
+        landed = self._known(name, dataset.fact_delivery_days(looked_at))
         known = force_by_day(dataset, landed)
         new = self._new(loaded, dataset.fact_delivery_days(looked_at), landed)
         files = {day: [f for d in dataset.fact_delivery_days((day,)) for f in new.get(d, ())] for day in looked_at}
         late = {day for day in watched if files[day]} | self._overtaken(dataset, watched, known, active)
         # A dataset whose days may be empty needs no file; for all others the day's own file has to be there.
-        empty = dataset.landing.on_missing is OnMissing.pass_
+        empty = dataset.feed.on_missing is OnMissing.pass_
         gaps = {day for day in unpublished if empty or known.get(day) or new.get(day)}
         shown = published_among(self.ledger, table, name, late | gaps)
         days = tuple(sorted((late & shown) | (gaps - shown)))
@@ -121,16 +125,39 @@ class LateDeliveries(OnWarehouse):
         return judged
 
     def moved(self, name: str) -> Days:
-        """All published days that were built from other deliveries than those in force now; opens no file."""
+        """All published days that were built from other deliveries than those in force now; opens no source file.
+
+        There are none while a source that is a table cannot be read: building a day reports it.
+        """
+        dataset = self.datasets[name].dataset
+        active, known = self._published(name)
+        return tuple(sorted(self._overtaken(dataset, active, known, active)))
+
+    def gone(self, name: str) -> Days:
+        """The published days whose rows the source table no longer has: they stay, and cannot be built again."""
+        dataset = self.datasets[name].dataset
+        active, known = self._published(name)
+        return tuple(
+            sorted(day for day in self._changed(dataset, active, known, active) if _is_gone(dataset, day, known))
+        )
+
+    def _published(self, name: str) -> tuple[_Active, Deliveries]:
+        """The files of the published days, and the deliveries in force behind them; nothing if they cannot be known."""
         dataset, table = self.datasets[name].dataset, self.tables[name]
-        active = table.active() if table.exists() else {}
-        published = sorted(day for day, files in active.items() if files)
-        if dataset.source is None or not published:
-            return ()
-        known = force_by_day(dataset, self.ledger.deliveries(name, dataset.fact_delivery_days(tuple(published))))
-        return tuple(sorted(self._overtaken(dataset, published, known, active)))
+        active = {day: files for day, files in table.active().items() if files} if table.exists() else {}
+        if dataset.source is None or not active:
+            return {}, {}
+        try:
+            return active, force_by_day(dataset, self._known(name, dataset.fact_delivery_days(tuple(sorted(active)))))
+        except SourceError:
+            return {}, {}
+
+    def _known(self, name: str, window: Days) -> tuple[Delivery, ...]:
+        return KnownDeliveries(self.warehouse, self.fingerprints).of(name, window)
 
     def _new(self, loaded: LoadedDataset, window: Days, landed: Sequence[Delivery]) -> _NewFiles:
+        if not loaded.dataset.lands_files:
+            return {}
         # The file at a path counts: content that was landed and superseded before may be delivered again.
         last = {place: one.fingerprint for place, one in heads(landed).items()}
         new: dict[dt.date, list[SourceFile]] = {}
@@ -144,6 +171,10 @@ class LateDeliveries(OnWarehouse):
     def _overtaken(
         self, dataset: Dataset, days: Collection[dt.date], known: Deliveries, active: _Active
     ) -> set[dt.date]:
+        """The changed days that can be built again."""
+        return {day for day in self._changed(dataset, days, known, active) if not _is_gone(dataset, day, known)}
+
+    def _changed(self, dataset: Dataset, days: Collection[dt.date], known: Deliveries, active: _Active) -> set[dt.date]:
         """Days that were built from other deliveries than those in force now, or from the same in another order.
 
         It compares deliveries, not times: a landing that began before a release may reach the ledger after it.
@@ -182,6 +213,11 @@ class LateDeliveries(OnWarehouse):
             for day, unit in claimed
             if units[unit].live and set(units[unit].days) == {(member, day) for member in claims}
         }
+
+
+def _is_gone(dataset: Dataset, day: dt.date, known: Deliveries) -> bool:
+    """Whether a source table has no row that a day could be built from: it may keep only its newest days."""
+    return not dataset.lands_files and not any(known.get(own) for own in dataset.delivery_days((day,)))
 
 
 def _digest(

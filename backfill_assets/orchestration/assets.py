@@ -50,11 +50,9 @@ SHADOW_CONFIG = {
 
 
 def pipeline_assets(loaded: LoadedDataset, application: Application) -> list[dg.AssetsDefinition]:
-    """The assets raw, staging and shadow of a dataset; one that is built from upstream alone has only a shadow."""
-    shadow = _shadow(loaded, application)
-    if loaded.dataset.source is None:
-        return [shadow]
-    return [_raw(loaded, application), _staging(loaded, application), shadow]
+    """The assets of the layers of a dataset up to its shadow."""
+    make = {Layer.raw: _raw, Layer.staging: _staging, Layer.shadow: _shadow}
+    return [make[layer](loaded, application) for layer in loaded.dataset.built_layers]
 
 
 def _spec(layer: Layer, loaded: LoadedDataset, deps: Sequence[dg.AssetKey], description: str) -> dg.AssetSpec:
@@ -133,7 +131,8 @@ def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefini
             context.add_asset_metadata(metadata, partition_key=day.isoformat())
 
     description = f"{name} cleaned and typed, with only the newest delivery of each key."
-    spec = _spec(Layer.staging, loaded, [asset_key(Layer.raw, name)], description)
+    raw = [asset_key(Layer.raw, name)] if loaded.dataset.lands_files else []
+    spec = _spec(Layer.staging, loaded, raw, description)
     return dg.multi_asset(**_executable(Layer.staging, spec, loaded, application))(staging)
 
 

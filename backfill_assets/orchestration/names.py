@@ -18,7 +18,7 @@ def asset_key(layer: Layer, dataset: str) -> dg.AssetKey:
 
 
 def layers_of(dataset: Dataset) -> tuple[Layer, ...]:
-    """The layers of a dataset that can be launched: no raw and staging without a source, no published with approval."""
+    """The layers of a dataset that can be launched: those that it has, but not published with approval."""
     built = dataset.built_layers
     return (*built, Layer.published) if dataset.publication is Publication.auto else built
 

@@ -195,7 +195,7 @@ def _looked(application: Application) -> tuple[list[LateDay], list[str]]:
         try:
             late += application.late_deliveries.of(name)
             # Last: an empty folder is reported, and hides no day that was withdrawn or that other runs have landed.
-            if application.datasets[name].dataset.source is not None:
+            if application.datasets[name].dataset.lands_files:
                 application.pipeline.require_sources(name)
         except BackfillError as error:
             problems.append(f"{name}: {error}")

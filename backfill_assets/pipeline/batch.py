@@ -100,7 +100,7 @@ class Pipeline(Landing):
             SourceError: a file fits two days, or is a link to nothing.
             LayoutError: a link leads out of the sources folder.
         """
-        if self.datasets[name].dataset.source is not None and self.days_to_land(name, days):
+        if self.days_to_land(name, days):
             return False
         return self.readiness.is_current(unit, name, days)
 
@@ -266,8 +266,9 @@ class Pipeline(Landing):
         dataset = loaded.dataset
         window = set(dataset.fact_delivery_days(days))
         near = window.union(*map(week_before, days))
-        force = in_force(dataset, self.ledger.deliveries(name, near))
-        deliveries, gone = by_delivery_day(force), gone_from_sources(self.layout, (d for d in force if d.day in window))
+        force = in_force(dataset, self.basis.known(name, near))
+        files = [d for d in force if d.day in window] if dataset.lands_files else []
+        deliveries, gone = by_delivery_day(force), gone_from_sources(self.layout, files)
         staged = self.ledger.staged(name, dataset.with_lookback(days))
         found = {day: source_state(dataset, day, deliveries, staged, gone) for day in days}
         if any(one.identical for one in found.values()) and aggregates_deliveries(spark, loaded):

@@ -81,7 +81,7 @@ def built_alone(
         return ()
     partition = frames.dataset.partition_column
     alone = reduce(DataFrame.unionByName, (_day_alone(frames, day, read) for day, read in days.items()))
-    grouped = alone.groupBy(partition).agg(*fingerprint_columns(frames.dataset)).collect()
+    grouped = alone.groupBy(partition).agg(*fingerprint_columns(frames.dataset.types)).collect()
     prints = {row[partition]: fingerprint_of(row) for row in grouped}
     moved = [day for day in days if prints.get(day, "") != sides[day].shadow.fingerprint]
     counts = _differing(frames, moved, alone) if moved else {}

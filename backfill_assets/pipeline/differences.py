@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import DayComparison, RowChange, RowCounts
-from backfill_assets.dataset.sources import form_of, reading_of
+from backfill_assets.dataset.sources import Source, form_of, reading_of
 from backfill_assets.pipeline.compare import (
     ADDED,
     CHANGED,
@@ -221,7 +221,8 @@ def _keys_that_went(question: Question) -> Iterator[DataFrame]:
     columns that are missing in the others are null.
     """
     loaded, layout, source = question.frames.loaded, question.frames.layout, question.frames.dataset.source
-    if source is None:
+    if not isinstance(source, Source):
+        # A table is read as it is now; nothing keeps the rows that it had.
         return
     form = form_of(reading_of(source))
     older = {

@@ -147,7 +147,7 @@ def _not_empty(dataset: Dataset, m: DayMeasurement, contract: Contract) -> Check
 
 
 def _source_present(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
-    tolerated = dataset.landing.on_missing is OnMissing.pass_
+    tolerated = dataset.feed.on_missing is OnMissing.pass_
     absent = [one.day for one in m.source.faulty_before if not one.rows]
     behind = f"none for {format_days(absent, most=3)}, which the day looks back at" if absent else ""
     gone = [_source_gone(m.source.gone)] if m.source.gone else []

@@ -259,6 +259,8 @@ class Landing(OnWarehouse):
             SourceError: names a file, and says what to do.
         """
         loaded = self.datasets[name]
+        if not loaded.dataset.lands_files:
+            return
         window = loaded.dataset.delivery_days(days)
         require_known(loaded, self.layout, window, self.ledger.deliveries(name, window))
 
@@ -272,6 +274,8 @@ class Landing(OnWarehouse):
             SourceError: names the days, or a file, and says what to do.
         """
         loaded = self.datasets[name]
+        if not loaded.dataset.lands_files:
+            return
         known = self.ledger.deliveries(name, loaded.dataset.delivery_days(days))
         if stray := out_of_path(loaded.dataset, known):
             raise SourceError(_stray(loaded.dataset, stray))
@@ -303,6 +307,8 @@ class Landing(OnWarehouse):
             LayoutError: a link leads out of the sources folder.
         """
         loaded = self.datasets[name]
+        if not loaded.dataset.lands_files:
+            return ()
         window = loaded.dataset.fact_delivery_days(days)
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
@@ -314,7 +320,7 @@ class Landing(OnWarehouse):
     def outdated_readings(self, name: str, window: Days) -> tuple[Delivery, ...]:
         """The deliveries in force of these delivery days that were not read as `dataset.yaml` declares them now."""
         dataset = self.datasets[name].dataset
-        return () if dataset.source is None else _outdated(dataset, self.ledger.deliveries(name, window))
+        return _outdated(dataset, self.ledger.deliveries(name, window)) if dataset.lands_files else ()
 
 
 def _stray(dataset: Dataset, deliveries: Sequence[Delivery]) -> str:

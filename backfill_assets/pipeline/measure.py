@@ -108,7 +108,7 @@ def _shadow(frames: Frames) -> dict[dt.date, Side]:
     check_rules(frame, frames.loaded)
     with renamed(DatasetError, f"{frames.loaded.folder / 'dataset.yaml'}: checks"):
         matched = with_matches(frame, dataset, frames.references)
-        columns = [*_metrics(frame, dataset), *_counts(dataset), *fingerprint_columns(dataset)]
+        columns = [*_metrics(frame, dataset), *_counts(dataset), *fingerprint_columns(dataset.types)]
         distinct = [*_distinct(frame, dataset), _duplicate_keys(dataset)]
         return _sides(dataset, (matched, columns), (frame, distinct))
 
@@ -117,7 +117,7 @@ def _published(frames: Frames) -> dict[dt.date, Side]:
     if not frames.is_published:
         return {}
     dataset, frame = frames.dataset, frames.published(frames.days)
-    columns = [*_metrics(frame, dataset), *fingerprint_columns(dataset)]
+    columns = [*_metrics(frame, dataset), *fingerprint_columns(dataset.types)]
     whole = with_declared_columns(frame, dataset)
     return _sides(dataset, (whole, columns), (frame, list(_distinct(frame, dataset))))
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.core.delivery import Delivery, FileContent
+from backfill_assets.core.delivery import Delivery, FileContent, TableDay
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
@@ -24,7 +24,7 @@ from backfill_assets.delta.reading import data_file, files_of_days, is_table, ro
 from backfill_assets.evidence.inputs import surplus_days
 from backfill_assets.pipeline.formats import FORM, INGESTED, cells_of, headers_of, raw_schema
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, NAMES, typed_rows
-from backfill_assets.pipeline.tables import declared_type, read_days, spark_type, struct_of
+from backfill_assets.pipeline.tables import declared_type, read_days, source_rows, spark_type, struct_of
 from backfill_assets.spark.session import room_for
 from backfill_assets.storage.files import discover
 from backfill_assets.storage.layout import Layout
@@ -94,6 +94,8 @@ def read_in_force(
     # The time of delivery comes from the ledger: the content may have been delivered again since.
     columns = {**_CONTENT, ORDER: "bigint", "_delivered_at": "timestamp"}
     those = _small_frame(spark, columns, [(*d.content, d.order, d.delivered_at) for d in known])
+    if not loaded.dataset.lands_files:
+        return _rows_of_table(spark, loaded, layout, known, those)
     stored = _stored(loaded, path, days, {d.content for d in known}) if known and is_table(path) else None
     for one in known:
         # Raw may have vanished since it was checked.
@@ -138,6 +140,18 @@ def _rows_of(
     if headers == {}:
         return _of(those, _no_rows(spark, loaded.dataset.landing))
     return typed_rows(cells_of(frame, source, headers), source)
+
+
+def _rows_of_table(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, known: Collection[Delivery], those: DataFrame
+) -> DataFrame:
+    """The rows of `known` days of a source table, all at the version in which these days were found, joined with `those`."""
+    if known:
+        (version,) = {one.version for one in known if isinstance(one, TableDay)}
+        rows = source_rows(spark, loaded, layout, {one.day for one in known}, version, DELIVERY_DAY)
+    else:
+        rows = spark.createDataFrame([], struct_of({DELIVERY_DAY: "date", **loaded.dataset.feed.types}))
+    return rows.withColumn(CORRUPT, F.lit(None).cast("string")).join(those, [DELIVERY_DAY])
 
 
 def read_again(

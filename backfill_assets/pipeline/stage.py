@@ -180,7 +180,7 @@ def vacuum_staging(
 
 
 def _empty_tables(spark: SparkSession, loaded: LoadedDataset) -> Mapping[str, DataFrame]:
-    raw = T.StructType([*struct_of(loaded.dataset.landing.types).fields, T.StructField(LINEAGE, _LINEAGE_TYPE)])
+    raw = T.StructType([*struct_of(loaded.dataset.feed.types).fields, T.StructField(LINEAGE, _LINEAGE_TYPE)])
     references = {name: struct_of(reference.types) for name, reference in loaded.dataset.references.items()}
     return empty_tables(spark, {"raw": raw, **references})
 
@@ -218,7 +218,7 @@ def _model_rows(
         F.col("_source_file").alias("source_file"),
         F.col("_fingerprint").alias("fingerprint"),
     ).alias(LINEAGE)
-    good = raw.where(F.col(CORRUPT).isNull()).select(*loaded.dataset.landing.columns, lineage)
+    good = raw.where(F.col(CORRUPT).isNull()).select(*loaded.dataset.feed.columns, lineage)
     tables = {"raw": good, **reference_tables(spark, loaded, layout)}
     rows = run_model(spark, loaded.staging_model, {name: arrange(table) for name, table in tables.items()})
     _check_columns(loaded, rows.schema)
@@ -242,7 +242,7 @@ def _check_columns(loaded: LoadedDataset, schema: T.StructType) -> None:
 
 def _is_outside(dataset: Dataset) -> Column:
     day, delivered = F.col(dataset.partition_column), F.col(LINEAGE).getField("delivery_day")
-    inside = (day <= delivered) & (day >= F.date_sub(delivered, dataset.landing.late_days))
+    inside = (day <= delivered) & (day >= F.date_sub(delivered, dataset.feed.late_days))
     lost = F.raise_error(
         F.lit(f"rows have no {LINEAGE}; pass it through for every row, after an aggregation as max({LINEAGE})")
     )
@@ -257,7 +257,7 @@ def _outside_by_day(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.
 
 def _newest(rows: DataFrame, dataset: Dataset) -> DataFrame:
     """For each key, keep all rows of its newest delivery: the checks find duplicates inside one delivery."""
-    alone = dataset.staging.deduplicate is Deduplicate.latest_file and not dataset.landing.late_days
+    alone = dataset.staging.deduplicate is Deduplicate.latest_file and not dataset.feed.late_days
     if alone or dataset.staging.deduplicate is Deduplicate.none:
         return rows
     order = F.col(LINEAGE).getField("order")

@@ -23,10 +23,11 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import runs_of_days
-from backfill_assets.core.errors import BackfillError
+from backfill_assets.core.errors import BackfillError, SourceError
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import LOG, actions, commits, is_table
+from backfill_assets.evidence.known_deliveries import source_key, table_of
 from backfill_assets.spark.session import is_of_data, room_for
 from backfill_assets.storage.layout import Layout
 
@@ -275,8 +276,12 @@ _ROWS: Final = "fingerprint:rows"
 _MASK: Final = (1 << 64) - 1
 
 
+_DAY: Final = "_day"
+_GONE: Final = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "DELTA_")
+
+
 class SparkFingerprints(OnSpark):
-    """The port `ContentFingerprints` on the published tables."""
+    """The port `ContentFingerprints` on the published tables, and on tables that are sources."""
 
     def of(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         """Fingerprints of the published days, as in `Side.fingerprint`; empty for a day without rows."""
@@ -288,8 +293,48 @@ class SparkFingerprints(OnSpark):
         with self.opened(f"fingerprints {dataset}") as spark:
             partition = loaded.dataset.partition_column
             frame = with_declared_columns(read_days(spark, path, partition, days), loaded.dataset)
-            rows = frame.groupBy(partition).agg(*fingerprint_columns(loaded.dataset)).collect()
+            rows = frame.groupBy(partition).agg(*fingerprint_columns(loaded.dataset.types)).collect()
         return none | {row[partition]: fingerprint_of(row) for row in rows}
+
+    def of_source(self, dataset: str, days: Collection[dt.date], version: int) -> Mapping[dt.date, str]:
+        """Fingerprints of the rows of delivery days in one version of the source table; empty for a day without rows.
+
+        Raises:
+            SourceError: a column is missing there or has another type, or files of this version are gone.
+        """
+        loaded = self.datasets[dataset]
+        source = table_of(loaded)
+        with self.opened(f"source of {dataset}") as spark, renamed(SourceError, source_key(loaded), also=_GONE):
+            frame = source_rows(spark, loaded, self.layout, days, version, _DAY)
+            rows = frame.groupBy(_DAY).agg(*fingerprint_columns(source.compared)).collect()
+        return dict.fromkeys(days, "") | {row[_DAY]: fingerprint_of(row) for row in rows}
+
+
+def source_rows(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], version: int, day: str
+) -> DataFrame:
+    """The declared columns of some delivery days of the source table at one version; `day` is the name of the day.
+
+    Raises:
+        SourceError: a column is missing there or has another type.
+    """
+    source = table_of(loaded)
+    table = spark.read.format("delta").option("versionAsOf", version).load(str(layout.source_file(source.table)))
+    fields = {field.name.lower(): field for field in table.schema.fields}
+    for name, kind in source.types.items():
+        field = fields.get(source.headers[name])
+        found = "no such column" if field is None else declared_type(field.dataType)
+        if found != kind:
+            raise SourceError(
+                f"{source_key(loaded, 'columns', name)}: expected {source.shown(name)} as {kind} in {source.table}, found "
+                f"{found}; correct it, or cast in the staging model"
+            )
+    columns = {name: F.col(quoted(fields[header].name)) for name, header in source.headers.items()}
+    own = quoted(fields[source.day.lower()].name)
+    # As text: the column is a date, or text that is one.
+    runs = [f"({own} >= '{first}' AND {own} <= '{last}')" for first, last in runs_of_days(days)]
+    those = table.where(" OR ".join(runs) or "false")
+    return those.select(F.col(own).cast("date").alias(day), *(column.alias(name) for name, column in columns.items()))
 
 
 def with_declared_columns(frame: DataFrame, dataset: Dataset) -> DataFrame:
@@ -302,9 +347,9 @@ def with_declared_columns(frame: DataFrame, dataset: Dataset) -> DataFrame:
     return frame.withColumns(missing) if missing else frame
 
 
-def fingerprint_columns(dataset: Dataset) -> list[Column]:
-    """Aggregates over the business columns from which `fingerprint_of` makes the fingerprint of a group."""
-    hashed = hash_of(dataset, *sorted(dataset.columns))
+def fingerprint_columns(types: Mapping[str, str]) -> list[Column]:
+    """Aggregates over columns of declared types from which `fingerprint_of` makes the fingerprint of a group."""
+    hashed = hash_of(types, *sorted(types))
     return [
         F.count("*").alias(_ROWS),
         # A sum of 64-bit numbers can overflow 64 bits, which Spark refuses.
@@ -318,11 +363,11 @@ def fingerprint_of(row: Row | Mapping[str, Any]) -> str:
     return f"{row[_ROWS]}:{int(row[_SUM])}:{row[_XOR] & _MASK:016x}"
 
 
-def hash_of(dataset: Dataset, *names: str) -> Column:
-    """The hash of some declared columns of a row; equal values have equal hashes."""
+def hash_of(types: Mapping[str, str], *names: str) -> Column:
+    """The hash of some columns of a row, given their declared types; equal values have equal hashes."""
     # A null does not change Spark's hash: without the flags, (null, a) and (a, null) would be equal.
     flags = [F.col(name).isNull() for name in names]
-    return F.xxhash64(*flags, *(_normal(F.col(name), dataset.columns[name].type) for name in names))
+    return F.xxhash64(*flags, *(_normal(F.col(name), types[name]) for name in names))
 
 
 def _normal(column: Column, declared: str) -> Column:

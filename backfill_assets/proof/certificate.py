@@ -27,6 +27,7 @@ from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import PUBLISHED, BasisNow, effective
+from backfill_assets.evidence.known_deliveries import KnownDeliveries
 from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.proof.subjects import Days, RecomputedDays, Subjects
 from backfill_assets.warehouse import OnWarehouse
@@ -229,7 +230,7 @@ class Prover(OnWarehouse):
         found = UpstreamPlaces(self.warehouse).of(subject.open_unit, subject.dataset, subject.days)
         upstream = {days.loaded.name: days.places for days in found}
         dataset = self.datasets[subject.dataset].dataset
-        known = self.ledger.deliveries(subject.dataset, dataset.fact_delivery_days(subject.days))
+        known = KnownDeliveries(self.warehouse).of(subject.dataset, dataset.fact_delivery_days(subject.days))
         return Sampled(subject.dataset, subject.days, upstream, in_force(dataset, known))
 
     def _inputs(self, subject: RecomputedDays) -> Mapping[dt.date, str]:

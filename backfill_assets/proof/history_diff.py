@@ -18,6 +18,7 @@ from backfill_assets.dataset.checkout import Checkout
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.evidence.basis import effective
+from backfill_assets.evidence.known_deliveries import KnownDeliveries
 from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.pipeline.judge_rows import schema_change
 from backfill_assets.proof.certificate import Recomputations, Sampled, remove_scratch
@@ -329,7 +330,7 @@ class HistoryDiffs(OnWarehouse):
         scratch, engine = f"{SHADOW}/{self.ids.new('d')}", self.histories(catalog.datasets)
         found = UpstreamPlaces(warehouse).of(None, name, days)
         dataset = catalog.definitions[name]
-        force = in_force(dataset, self.ledger.deliveries(name, dataset.fact_delivery_days(days)))
+        force = in_force(dataset, KnownDeliveries(warehouse).of(name, dataset.fact_delivery_days(days)))
         sampled = Sampled(name, days, {one.loaded.name: one.places for one in found}, force)
         try:
             engine.recompute(sampled, f"{scratch}/1", _CONFIGURED)

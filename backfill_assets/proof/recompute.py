@@ -168,7 +168,7 @@ def prints_of(frame: DataFrame, dataset: Dataset) -> Mapping[dt.date, Prints]:
         F.count_distinct(F.struct(*key)).alias(_KEYS),
         *_hashes(dataset, key),
         *_sums(frame, dataset),
-        *fingerprint_columns(dataset),
+        *fingerprint_columns(dataset.types),
     )
     return {row[dataset.partition_column]: _prints(row, dataset) for row in rows.collect()}
 
@@ -205,7 +205,7 @@ def _shuffled(table: DataFrame) -> DataFrame:
 
 def _hashes(dataset: Dataset, key: list[str]) -> Iterator[Column]:
     def hashed(*names: str) -> Column:
-        return F.sum(hash_of(dataset, *names).cast(_WIDE))
+        return F.sum(hash_of(dataset.types, *names).cast(_WIDE))
 
     for name in dataset.columns:
         yield hashed(name).alias(_BARE + name)

@@ -14,6 +14,7 @@ from backfill_assets.core.errors import ProofError
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.evidence.inputs import force_by_day
+from backfill_assets.evidence.known_deliveries import KnownDeliveries
 from backfill_assets.warehouse import OnWarehouse
 
 Days = tuple[dt.date, ...]
@@ -108,5 +109,5 @@ class Subjects(OnWarehouse):
         """The days with a delivery; all days if the dataset has no source."""
         if dataset.source is None or not days:
             return days
-        landed = force_by_day(dataset, self.ledger.deliveries(dataset.name, dataset.delivery_days(days)))
+        landed = force_by_day(dataset, KnownDeliveries(self.warehouse).of(dataset.name, dataset.delivery_days(days)))
         return tuple(day for day in days if not landed.keys().isdisjoint(dataset.delivery_days((day,))))

@@ -3,8 +3,8 @@
 A case is a folder `cases/<case>/` with `raw.<suffix>`, or with `raw/<delivery day>/<file>` for several deliveries, which
 arrive in the order of their names; `<reference>.<suffix>` for each reference that it needs (all others are empty);
 `<upstream>.csv` with the facts of each upstream that the dataset is built from; and `expected.csv`, `expected_staging.csv`
-or both. Text files have the format that dataset.yaml declares; instead of other formats, write CSV. Expected rows are CSV with
-empty cells for null. Only the columns that an expected file names are compared.
+or both. Text files have the format that dataset.yaml declares; instead of other formats and tables, write CSV. Expected rows
+are CSV with empty cells for null. Only the columns that an expected file names are compared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from backfill_assets.core.path_template import PathTemplate
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Case, LoadedDataset
-from backfill_assets.dataset.sources import Files, Format, NamedBy
+from backfill_assets.dataset.sources import Columns, Files, Format, NamedBy
+from backfill_assets.dataset.table_source import TableSource
 from backfill_assets.storage.layout import Layout
 
 Row = Mapping[str, object]
@@ -191,7 +192,7 @@ def read_case(loaded: LoadedDataset, case: Case, upstreams: Sequence[LoadedDatas
 
 
 def _days_delivered(dataset: Dataset, deliveries: Iterable[CaseDelivery]) -> tuple[dt.date, ...]:
-    late = dt.timedelta(days=dataset.landing.late_days)
+    late = dt.timedelta(days=dataset.feed.late_days)
     return tuple(sorted({day for d in deliveries for day in day_range(d.day - late, d.day)}))
 
 
@@ -200,9 +201,9 @@ def _days_expected(dataset: Dataset, expected: Table | None) -> tuple[dt.date, .
     return tuple(sorted(day for day in days if isinstance(day, dt.date)))
 
 
-def suffix_of(declared: Files) -> str:
-    """The suffix of a case's files: the declared format for text, and `csv` instead of other formats."""
-    return declared.format.value if declared.is_text else "csv"
+def suffix_of(declared: Columns) -> str:
+    """The suffix of a case's files: the declared format for text, and `csv` instead of other formats and tables."""
+    return declared.format.value if isinstance(declared, Files) and declared.is_text else "csv"
 
 
 def differences(expected: Table, found: Iterable[Row], key: Sequence[str]) -> tuple[str, ...]:
@@ -226,7 +227,7 @@ def differences(expected: Table, found: Iterable[Row], key: Sequence[str]) -> tu
 
 
 def _deliveries(dataset: Dataset, folder: Path, expected: Table | None) -> tuple[CaseDelivery, ...]:
-    suffix = suffix_of(dataset.landing)
+    suffix = suffix_of(dataset.feed)
     single, several = folder / f"raw.{suffix}", folder / "raw"
     if single.is_file() == several.is_dir():
         raise DatasetError(f"{folder}: write either raw.{suffix} or raw/<delivery day>/<file>.{suffix}")
@@ -287,7 +288,13 @@ def lay_out(case: GoldenCase, sources: Path) -> None:
     Raises:
         DatasetError: two deliveries of the case have the same path.
     """
+    table = case.loaded.dataset.source
     for delivery in case.deliveries:
+        if isinstance(table, TableSource):
+            write_deltalake(
+                sources / table.table, _rows_of_day(table, delivery), partition_by=[table.day], mode="append"
+            )
+            continue
         source = case.loaded.dataset.landing
         target = sources / _place(source.template, delivery)
         if target.exists():
@@ -297,6 +304,15 @@ def lay_out(case: GoldenCase, sources: Path) -> None:
         os.utime(target, (seconds, seconds))
     for name, reference in case.loaded.dataset.references.items():
         _write(case.references.get(name), sources / reference.path, reference)
+
+
+def _rows_of_day(table: TableSource, delivery: CaseDelivery) -> pa.Table:
+    rows = _arrow(read_table(delivery.file, table.types), table.types)
+    named = rows.rename_columns([table.shown(name) for name in table.columns])
+    own = [name for name in named.column_names if name.lower() == table.day.lower()]
+    kind = named.schema.field(own[0]).type if own else pa.date32()
+    day = pa.array([delivery.day] * len(rows), pa.date32()).cast(kind)
+    return named.drop_columns(own).append_column(table.day, day)
 
 
 def lay_out_upstreams(case: GoldenCase, layout: Layout) -> None:

@@ -8,9 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deltalake import DeltaTable
+
 from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.errors import EngineError
 from backfill_assets.core.unit import Unit
+from backfill_assets.delta.reading import add_actions, data_file
 from backfill_assets.evidence.basis import ContentFingerprints, CurrentBasis
 from backfill_assets_tests.harness.specifications import NAME
 from backfill_assets_tests.harness.tables import content, fingerprint
@@ -71,15 +74,25 @@ class TwoChecks(CurrentBasis):
 
 @dataclass
 class TableFingerprints:
-    """Fingerprints of what delta-rs reads from the published tables."""
+    """Fingerprints of what delta-rs reads from the published tables, and from `sources`, which have the columns day and id."""
 
     homes: Mapping[str, Path]
     asked: list[tuple[str, tuple[dt.date, ...]]] = field(default_factory=list)
+    sources: dict[str, Path] = field(default_factory=dict)
 
     def of(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         self.asked.append((name, tuple(sorted(days))))
         found = content(self.homes[name])
         return {d: fingerprint(found.get(d, ())) for d in days}
+
+    def of_source(self, name: str, days: Collection[dt.date], version: int) -> Mapping[dt.date, str]:
+        self.asked.append((name, tuple(sorted(days))))
+        home, found = self.sources[name], dict[str, list[int]]()
+        for add in add_actions(DeltaTable(home, version=version), "path", "partition"):
+            with data_file(home, add["path"]) as file:
+                found.setdefault(str(add["partition"]["day"]), []).extend(file.read(["id"])["id"].to_pylist())
+        prints = {day: f"{len(own)}:{fingerprint(own)}" for day, own in found.items() if own}
+        return {day: prints.get(str(day), "") for day in days}
 
 
 class Post:

@@ -39,7 +39,7 @@ def build(application: Application, spark: SparkSession, unit: Unit) -> None:
     """Land, build and judge all days of a unit, for the first time or again; derived datasets come after their upstreams."""
     for name in upstream_first(unit.targets, application.catalog.upstreams):
         days = unit.targets[name]
-        if application.datasets[name].dataset.source is not None:
+        if application.datasets[name].dataset.lands_files:
             application.pipeline.land(spark, name, days)
         attempt = application.ledger.start_attempt(unit.id, name, days, unit.id, _LEASE)
         application.pipeline.build(spark, unit, attempt)

@@ -131,7 +131,7 @@ FINGERPRINTED = {
 def fingerprint(kit: Kit, *rows: tuple[object, ...]) -> str:
     loaded = kit.dataset(columns=FINGERPRINTED, measures={}, checks={})
     frame = kit.spark.createDataFrame([(D1, *row) for row in rows], PAIR).repartition(3)
-    return fingerprint_of(frame.agg(*fingerprint_columns(loaded.dataset)).collect()[0])
+    return fingerprint_of(frame.agg(*fingerprint_columns(loaded.dataset.types)).collect()[0])
 
 
 def test_the_fingerprint_sees_every_change_of_content_and_no_other(kit: Kit) -> None:

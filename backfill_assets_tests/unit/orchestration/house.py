@@ -62,11 +62,12 @@ class House:
         self.application.catalog.require_all()
         self.world.basis = self.application.basis
 
-    def settle(self, name: str, *, start: str = "2026-01-01") -> None:
+    def settle(self, name: str, *, start: str = "2026-01-01", source: str = "") -> None:
         """Another dataset, which is connected to no other; applications that are opened from now on have it."""
         home = self.world.folder / "datasets" / name
         home.mkdir()
-        origin = f'source: {{format: csv, path: "{name}/{{day}}.csv", columns: {{id: long}}}}'
+        source = source or f'{{format: csv, path: "{name}/{{day}}.csv", columns: {{id: long}}}}'
+        origin = f"source: {source}"
         text = _DATASET.format(name=name, publication="auto", origin=origin).replace("2026-01-01", start)
         (home / "dataset.yaml").write_text(text)
         (home / "fact.sql").write_text("SELECT id, day, amount FROM staging")

@@ -1,0 +1,170 @@
+"""The deliveries that a dataset can be built from: files as the ledger knows them, or the days of a source table."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from backfill_assets.core.canonical import digest
+from backfill_assets.core.days import parse_day
+from backfill_assets.core.delivery import Delivery, TableDay
+from backfill_assets.core.errors import DatasetError, InvalidDayError, SourceError
+from backfill_assets.core.text import in_one_line
+from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.table_source import TableSource
+from backfill_assets.delta.reading import HeldDay, error_text, held_days, is_table
+from backfill_assets.storage.layout import Layout
+from backfill_assets.warehouse import OnWarehouse
+
+
+class SourceFingerprints(Protocol):
+    """Reads rows of source tables when their files changed: only changed rows are another delivery."""
+
+    def of_source(self, dataset: str, days: Collection[dt.date], version: int) -> Mapping[dt.date, str]:
+        """Order-independent fingerprints of the declared columns by delivery day; empty for a day without rows."""
+        ...
+
+
+def table_of(loaded: LoadedDataset) -> TableSource:
+    """The source of a dataset that reads a table.
+
+    Raises:
+        DatasetError: it does not.
+    """
+    if not isinstance(loaded.dataset.source, TableSource):
+        raise DatasetError(f"{loaded.name} reads no table; declare one as source.table in its dataset.yaml")
+    return loaded.dataset.source
+
+
+def source_key(loaded: LoadedDataset, *path: str) -> str:
+    """The file and key that declare a source, for messages."""
+    return f"{loaded.folder / 'dataset.yaml'}: {'.'.join(('source', *path))}"
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """One version of a source table: its number, and what it has of each delivery day by its log."""
+
+    number: int
+    days: Mapping[dt.date, HeldDay]
+
+
+def table_version(loaded: LoadedDataset, layout: Layout, number: int | None = None) -> TableVersion:
+    """A version of the source table, or the one that `dataset.yaml` says; reads only its log.
+
+    Raises:
+        SourceError: there is no such table or version, delta-rs cannot read it, it is not partitioned by the day, or it has
+            rows that belong to no day.
+        LayoutError: a link leads out of the sources folder.
+    """
+    source, key = table_of(loaded), source_key(loaded, "table")
+    place = layout.source_file(source.table)
+    if not is_table(place):
+        raise SourceError(
+            f"{key}: the Delta table {source.table} is not in {layout.sources}; put it there, or correct source.table"
+        )
+    try:
+        table = DeltaTable(place, version=source.pinned if number is None else number)
+        partitions = {column.lower(): column for column in table.metadata().partition_columns}
+        if source.day.lower() not in partitions:
+            raise SourceError(
+                f"{source_key(loaded, 'day')}: {source.table} is not partitioned by {source.day!r} but by "
+                f"{', '.join(partitions.values()) or 'nothing'}, so that each day would cost a read of all rows; name a partition "
+                "column, or partition the table by the day"
+            )
+        held = held_days(table, partitions[source.day.lower()])
+    except KeyError:
+        raise SourceError(
+            f"{key}: the log of {source.table} does not name its days by column, as with column mapping, which delta-rs cannot "
+            "read; write the table again without column mapping"
+        ) from None
+    except (DeltaError, OSError, ValueError) as error:
+        text = in_one_line(error_text(error))
+        raise SourceError(
+            f"{key}: {source.table} cannot be read by delta-rs: {text}; deliver it completely, without features that delta-rs "
+            "does not know, or correct source.version"
+        ) from error
+    return TableVersion(table.version(), {_day_of(loaded, value): one for value, one in held.items()})
+
+
+def _day_of(loaded: LoadedDataset, value: object) -> dt.date:
+    if type(value) is dt.date:
+        return value
+    source = table_of(loaded)
+    try:
+        return parse_day("" if value is None else str(value), source.day)
+    except InvalidDayError as error:
+        raise SourceError(
+            f"{source_key(loaded, 'day')}: {source.table} has rows with {source.day} = {value!r}, which no day would read; correct "
+            "or delete them there"
+        ) from error
+
+
+def table_days(
+    loaded: LoadedDataset, version: TableVersion, days: Collection[dt.date], prints: Mapping[dt.date, str]
+) -> tuple[TableDay, ...]:
+    """What a version has of these delivery days; a day without a fingerprint of its rows equals only the same files."""
+    source, found = table_of(loaded), []
+    for day in sorted(version.days.keys() & set(days)):
+        held, content = version.days[day], prints.get(day)
+        if content == "" or (content is None and not held.size):
+            continue
+        begin = dt.datetime.combine(day, dt.time(), dt.UTC)
+        found.append(
+            TableDay(
+                loaded.name, day, f"{source.table}/{source.day}={day}",
+                digest(f"files {held.files}" if content is None else content), held.size, begin, begin,
+                rows=held.rows if content is None else int(content.partition(":")[0]),
+                order=day.toordinal(), reading=source.reading, version=version.number,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class KnownDeliveries(OnWarehouse):
+    """Finds all known deliveries, whether they are in force or not.
+
+    Without `fingerprints`, no rows are read: days of a source table whose files were never measured equal only themselves.
+    """
+
+    fingerprints: SourceFingerprints | None = None
+
+    def of(self, name: str, days: Collection[dt.date]) -> tuple[Delivery, ...]:
+        """The known deliveries of some delivery days; rows of new files in a source table are read once.
+
+        Raises:
+            SourceError: the source is a table that cannot be read; see `table_version`.
+        """
+        loaded = self.datasets[name]
+        if not isinstance(loaded.dataset.source, TableSource):
+            return self.ledger.deliveries(name, days)
+        if not days:
+            return ()
+        version = table_version(loaded, self.layout)
+        return table_days(loaded, version, days, self._prints(loaded, version, version.days.keys() & set(days)))
+
+    def _prints(self, loaded: LoadedDataset, version: TableVersion, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+        """The fingerprints of the rows of these days, as the ledger knows or as they are measured now."""
+        layouts = {day: self._layout_of(loaded, version, day) for day in days}
+        known = {day: one.fingerprint for day, one in self.ledger.contents(loaded.name, layouts).items()}
+        unknown = tuple(sorted(layouts.keys() - known.keys()))
+        if not unknown or self.fingerprints is None:
+            return known
+        found = self.fingerprints.of_source(loaded.name, unknown, version.number)
+        # Look at the log again after the reading: another table may have been put in its place.
+        still = table_version(loaded, self.layout, version.number)
+        same = [day for day in unknown if still.days.get(day) == version.days[day]]
+        contents = {day: (layouts[day], Content(found[day], UNKNOWN_ORIGIN)) for day in same}
+        self.ledger.add_contents(loaded.name, contents)
+        return known | {day: found[day] for day in same}
+
+    def _layout_of(self, loaded: LoadedDataset, version: TableVersion, day: dt.date) -> str:
+        # Never that of a published day: those are digests of lists of files.
+        return digest(["source", table_of(loaded).reading, version.days[day].files])

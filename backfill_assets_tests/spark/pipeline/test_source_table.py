@@ -1,0 +1,232 @@
+"""A dataset that reads a Delta table: on the real pipeline, from the table's rows to its release."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from backfill_assets.application import Application
+from backfill_assets.core.errors import EvidenceError, SourceError
+from backfill_assets.core.unit import AttemptState, Unit
+from backfill_assets.dataset.loaded import Case
+from backfill_assets.evidence.readiness import Blocker
+from backfill_assets.pipeline.tables import quoted, read_table
+from backfill_assets.settings import Settings
+from backfill_assets.testing.cases import lay_out, read_case
+from backfill_assets_tests.harness.between import between
+from backfill_assets_tests.harness.without_dagster import built, judged, opened, publish
+from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, D4, TRIPS, Kit, values
+from backfill_assets_tests.spark.workplace import OnTheTestServer
+
+DAYS = (D1, D2, D3)
+LEASE = dt.timedelta(minutes=10)
+Rows = Sequence[tuple[dt.date, int, str, float, str]]
+TABLE = {"table": "bronze/trips", "day": "ingested"}
+COLUMNS = {**TRIPS["source"]["columns"]}  # type: ignore[index]
+
+
+class Bronze:
+    """The table `bronze/trips` among the sources, which a Spark job of others writes."""
+
+    def __init__(self, kit: Kit, server: Settings) -> None:
+        self.kit, self.server = kit, server
+        self.home = kit.layout.sources / "bronze" / "trips"
+
+    def create(self, rows: Rows, day: str = "date", **properties: str) -> None:
+        set_to = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+        self.sql(
+            f"CREATE TABLE {self} (ingested {day}, day date, Id int, kind string, amount double, fee decimal(12,2)) USING delta "
+            f"PARTITIONED BY (ingested) {f'TBLPROPERTIES ({set_to})' if set_to else ''}"
+        )
+        self.add(rows, day=day)
+
+    def add(self, rows: Rows, ingested: dt.date | None = None, day: str = "date") -> None:
+        """Append rows in one commit, each with the day of its ingestion, which by default is its own."""
+        written = ", ".join(
+            f"(CAST('{ingested or own}' AS {day}), DATE'{own}', {number}, '{kind}', {amount}D, CAST('{fee}' AS decimal(12,2)))"
+            for own, number, kind, amount, fee in rows
+        )
+        self.sql(f"INSERT INTO {self} SELECT /*+ COALESCE(1) */ * FROM VALUES {written}")
+
+    def sql(self, text: str) -> None:
+        self.kit.spark.sql(text)
+
+    def __str__(self) -> str:
+        return f"delta.{quoted(str(self.home))}"
+
+    def application(self, **source: object) -> Application:
+        allowed = {"tolerance": "1000%"}
+        self.kit.dataset(
+            source={**TABLE, "columns": COLUMNS, **source}, measures={"fee": allowed}, checks={"row_count": allowed}
+        )
+        return OnTheTestServer(self.kit.settings, self.server)
+
+    def published(self) -> list[tuple[object, ...]]:
+        found = read_table(self.kit.spark, self.kit.layout.published_path("trips"))
+        return values(found, "day", "id", "kind", "amount", "fee")
+
+    def rows(self) -> list[tuple[object, ...]]:
+        return values(read_table(self.kit.spark, self.home), "day", "Id", "kind", "amount", "fee")
+
+
+@pytest.fixture
+def bronze(kit: Kit, spark_settings: Settings) -> Bronze:
+    return Bronze(kit, spark_settings)
+
+
+def blocked(application: Application, unit: Unit) -> set[tuple[dt.date, Blocker]]:
+    return {(one.day, one.reason) for one in application.pipeline.readiness.survey(unit).blockers}
+
+
+def build_what_is_missing(application: Application, spark: SparkSession, unit: Unit) -> tuple[dt.date, ...]:
+    """Build the days that a release would refuse, as a resumed launch does; returns them."""
+    days = application.pipeline.days_to_build(unit, "trips", DAYS)
+    attempt = application.ledger.start_attempt(unit.id, "trips", days, unit.id, LEASE)
+    application.pipeline.build(spark, unit, attempt)
+    application.pipeline.validate(spark, unit, attempt)
+    application.ledger.end_attempt(attempt.number, AttemptState.done)
+    return days
+
+
+def test_a_row_makes_its_day_stale_until_it_is_released_and_optimize_makes_none_stale(bronze: Bronze) -> None:
+    spark = bronze.kit.spark
+    bronze.create([(d, 1, "a", 10.0, "1.00") for d in DAYS])
+    application = bronze.application()
+    unit = built(application, spark, "trips", DAYS)
+    assert blocked(application, unit) == set()
+    # A late row, and a changed row at the last moment.
+    bronze.add([(D2, 2, "b", 30.0, "3.00")])
+    with pytest.raises(EvidenceError, match=f"trips {D2} is stale: its deliveries"):
+        application.publisher.release(unit.id)
+    assert build_what_is_missing(application, spark, unit) == (D2,)
+    bronze.sql(f"UPDATE {bronze} SET fee = 9.00 WHERE ingested = DATE'{D1}'")
+    with pytest.raises(EvidenceError, match=f"trips {D1} is stale: its deliveries"):
+        application.publisher.release(unit.id)
+    assert build_what_is_missing(application, spark, unit) == (D1,)
+    application.publisher.release(unit.id)
+    assert bronze.published() == bronze.rows()
+    assert not application.layout.raw_path("trips").exists()
+    files = {path.name for path in bronze.home.rglob("*.parquet")}
+    bronze.sql(f"OPTIMIZE {bronze}")
+    assert {path.name for path in bronze.home.rglob("*.parquet")} > files
+    assert application.pipeline.is_current(unit, "trips", DAYS)
+    assert application.late_deliveries.moved("trips") == application.late_deliveries.of("trips") == ()
+    bronze.add([(D3, 2, "b", 30.0, "3.00")])
+    assert application.late_deliveries.moved("trips") == (D3,)
+    assert [late.day for late in application.late_deliveries.of("trips")] == [D3]
+
+
+def test_rows_that_arrive_while_a_day_is_staged_are_not_half_read(bronze: Bronze) -> None:
+    spark = bronze.kit.spark
+    bronze.create([(D1, 1, "a", 10.0, "1.00")])
+    application = bronze.application()
+    unit = opened(application, {"trips": (D1,)})
+    arrives = iter((lambda: bronze.add([(D1, 2, "b", 20.0, "2.00")]),))
+
+    def arrive(_call: str) -> None:
+        next(arrives, lambda: None)()
+
+    basis = between(application.basis, {"to_stage"}, after=arrive)
+    pipeline = replace(application.pipeline, basis=basis)
+    attempt = application.ledger.start_attempt(unit.id, "trips", (D1,), unit.id, LEASE)
+    pipeline.build(spark, unit, attempt)
+    pipeline.validate(spark, unit, attempt)
+    # What was staged is exactly what the evidence names, and the row that arrived makes it stale.
+    assert judged(application, unit, "trips")[D1].measured.shadow.rows == 1
+    assert blocked(application, unit) == {(D1, Blocker.inputs_moved)}
+
+
+def test_later_delivery_days_bring_rows_of_a_day_and_the_newest_day_counts(bronze: Bronze) -> None:
+    bronze.create([(D1, 1, "a", 10.0, "1.00"), (D1, 2, "a", 20.0, "2.00")])
+    bronze.add([(D1, 2, "b", 21.0, "2.10"), (D2, 1, "a", 10.0, "1.00")], ingested=D2)
+    application = bronze.application(late_days=1)
+    publish(application, bronze.kit.spark, "trips", (D1, D2))
+    assert [row[:3] for row in bronze.published()] == [(D1, 1, "a"), (D1, 2, "b"), (D2, 1, "a")]
+
+
+def test_a_day_without_rows_and_rows_of_another_day_are_refused_by_their_checks(bronze: Bronze) -> None:
+    bronze.create([(D1, 1, "a", 10.0, "1.00")])
+    bronze.add([(D3, 1, "a", 10.0, "1.00")], ingested=D2)
+    application = bronze.application()
+    evidence = judged(application, built(application, bronze.kit.spark, "trips", DAYS), "trips")
+    refused = {d: {v.check: v for v in evidence[d].verdicts if v.refuses} for d in DAYS}
+    assert [set(refused[d]) for d in DAYS] == [set(), {"corrupt_rows", "not_empty"}, {"source_present"}]
+    assert refused[D2]["corrupt_rows"].found == "0 unreadable, 1 of another day, of 1 rows"
+    assert refused[D2]["corrupt_rows"].sample[0]["_source_file"] == f"bronze/trips/ingested={D2}"
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"fee": "decimal(10,2)"},
+            r"source\.columns\.fee: expected fee as decimal\(10,2\) in .*, found decimal\(12,2\)",
+        ),
+        (
+            {"fee": {"from": "Fee EUR", "type": "double"}},
+            r"columns\.fee: expected Fee EUR as double in .*, found no such",
+        ),
+    ],
+)
+def test_columns_that_the_table_does_not_have_are_refused_by_name(
+    bronze: Bronze, columns: dict[str, object], message: str
+) -> None:
+    bronze.create([(D1, 1, "a", 10.0, "1.00")])
+    application = bronze.application(columns={**COLUMNS, **columns})
+    with pytest.raises(SourceError, match=message):
+        built(application, bronze.kit.spark, "trips", (D1,))
+    assert not application.layout.staging_path("trips").exists()
+
+
+def test_days_that_are_text_are_read_by_day(bronze: Bronze) -> None:
+    bronze.create([(d, 1, "a", 10.0, "1.00") for d in DAYS], day="string")
+    application = bronze.application()
+    publish(application, bronze.kit.spark, "trips", (D1, D3))
+    assert [row[0] for row in bronze.published()] == [D1, D3]
+
+
+def test_rows_behind_deletion_vectors_do_not_count(bronze: Bronze) -> None:
+    bronze.create([(D1, i, "a", 10.0, "1.00") for i in range(9)], **{"delta.enableDeletionVectors": "true"})
+    application = bronze.application()
+    (before,) = application.basis.known("trips", (D1,))
+    files = sorted(bronze.home.rglob("*.parquet"))
+    bronze.sql(f"DELETE FROM {bronze} WHERE id = 4")
+    assert sorted(bronze.home.rglob("*.parquet")) == files
+    (after,) = application.basis.known("trips", (D1,))
+    assert (before.rows, after.rows) == (9, 8)
+    publish(application, bronze.kit.spark, "trips", (D1,))
+    assert bronze.published() == bronze.rows()
+
+
+def test_a_table_with_column_mapping_is_read_or_refused_plainly(bronze: Bronze) -> None:
+    bronze.create([(D1, 1, "a", 10.0, "1.00")], **{"delta.columnMapping.mode": "name"})
+    application = bronze.application()
+    publish(application, bronze.kit.spark, "trips", (D1,))
+    assert bronze.published() == bronze.rows()
+
+
+def test_a_golden_case_of_a_table_is_laid_out_as_the_table_is(bronze: Bronze, tmp_path: Path) -> None:
+    loaded = bronze.kit.dataset(source={**TABLE, "columns": COLUMNS})
+    folder = tmp_path / "case"
+    (folder / "raw" / str(D4)).mkdir(parents=True)
+    text = f"day,id,kind,amount,fee\n{D4},1,a,1.5,0.50\n"
+    (folder / "raw" / str(D4) / "rows.csv").write_text(text)
+    (folder / "expected.csv").write_text(text)
+    case = read_case(loaded, Case("plain", folder))
+    lay_out(case, bronze.kit.layout.sources)
+    application = OnTheTestServer(bronze.kit.settings, bronze.server)
+    publish(application, bronze.kit.spark, "trips", case.days)
+    assert len(bronze.published()) == 1
+
+
+def test_a_proof_recomputes_the_days_of_a_table(bronze: Bronze, spark: SparkSession) -> None:
+    bronze.create([(d, 1, "a", 10.0, "1.00") for d in DAYS])
+    application = bronze.application()
+    publish(application, spark, "trips", DAYS)
+    (certificate,) = application.prover.prove("trips")
+    assert certificate.disagreements == ()

@@ -14,6 +14,7 @@ from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, ReleaseRecord, Un
 from backfill_assets.dataset.checks import checks_of
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.delta.reading import HeldDay
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.inputs import (
     Deliveries,
@@ -212,7 +213,11 @@ class CurrentBasis(OnWarehouse):
 
     def known(self, dataset: str, window: Collection[dt.date]) -> tuple[Delivery, ...]:
         """All known deliveries of some delivery days; see `KnownDeliveries`."""
-        return KnownDeliveries(self.warehouse, self.fingerprints).of(dataset, window)
+        return self._deliveries.of(dataset, window)
+
+    def source_files(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, HeldDay]:
+        """The files behind these days in a source table; see `KnownDeliveries`."""
+        return self._deliveries.files(dataset, self.datasets[dataset].dataset.fact_delivery_days(tuple(days)))
 
     def in_force(self, dataset: str, days: Collection[dt.date]) -> tuple[Delivery, ...]:
         """The deliveries in force behind the facts of these days."""
@@ -297,6 +302,10 @@ class CurrentBasis(OnWarehouse):
     @property
     def _published(self) -> Contents:
         return Contents(self.warehouse, self.fingerprints)
+
+    @property
+    def _deliveries(self) -> KnownDeliveries:
+        return KnownDeliveries(self.warehouse, self.fingerprints)
 
     def _digests(self, name: str, days: Collection[dt.date], *, lookback: bool) -> Mapping[dt.date, str]:
         dataset, wanted = self.datasets[name].dataset, tuple(sorted(days))

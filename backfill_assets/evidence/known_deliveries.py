@@ -150,6 +150,15 @@ class KnownDeliveries(OnWarehouse):
         version = table_version(loaded, self.layout)
         return table_days(loaded, version, days, self._prints(loaded, version, version.days.keys() & set(days)))
 
+    def files(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, HeldDay]:
+        """The files of delivery days in the newest version of a source table; none if the source is no table.
+
+        Names of files never repeat: with the same files before and after, nothing came and went in between.
+        """
+        loaded = self.datasets[name]
+        held = table_version(loaded, self.layout).days if isinstance(loaded.dataset.source, TableSource) else {}
+        return {day: held[day] for day in held.keys() & set(days)}
+
     def _prints(self, loaded: LoadedDataset, version: TableVersion, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         """The fingerprints of the rows of these days, as the ledger knows or as they are measured now."""
         layouts = {day: self._layout_of(loaded, version, day) for day in days}

@@ -18,7 +18,7 @@ from backfill_assets.evidence.readiness import Blocker
 from backfill_assets.pipeline.tables import quoted, read_table
 from backfill_assets.settings import Settings
 from backfill_assets.testing.cases import lay_out, read_case
-from backfill_assets_tests.harness.between import between
+from backfill_assets_tests.harness.between import Happens, between, nothing
 from backfill_assets_tests.harness.without_dagster import built, judged, opened, publish
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, D4, TRIPS, Kit, values
 from backfill_assets_tests.spark.workplace import OnTheTestServer
@@ -65,6 +65,18 @@ class Bronze:
             source={**TABLE, "columns": COLUMNS, **source}, measures={"fee": allowed}, checks={"row_count": allowed}
         )
         return OnTheTestServer(self.kit.settings, self.server)
+
+    def built_meanwhile(
+        self, call: str, *, before: Happens = nothing, after: Happens = nothing
+    ) -> tuple[Application, Unit]:
+        """Build one day, while something happens before or after a call of the basis."""
+        application = self.application()
+        unit = opened(application, {"trips": (D1,)})
+        pipeline = replace(application.pipeline, basis=between(application.basis, {call}, before=before, after=after))
+        attempt = application.ledger.start_attempt(unit.id, "trips", (D1,), unit.id, LEASE)
+        pipeline.build(self.kit.spark, unit, attempt)
+        pipeline.validate(self.kit.spark, unit, attempt)
+        return application, unit
 
     def published(self) -> list[tuple[object, ...]]:
         found = read_table(self.kit.spark, self.kit.layout.published_path("trips"))
@@ -121,24 +133,24 @@ def test_a_row_makes_its_day_stale_until_it_is_released_and_optimize_makes_none_
     assert [late.day for late in application.late_deliveries.of("trips")] == [D3]
 
 
-def test_rows_that_arrive_while_a_day_is_staged_are_not_half_read(bronze: Bronze) -> None:
-    spark = bronze.kit.spark
+def test_a_day_is_built_again_with_rows_that_arrive_while_it_is_staged(bronze: Bronze) -> None:
     bronze.create([(D1, 1, "a", 10.0, "1.00")])
-    application = bronze.application()
-    unit = opened(application, {"trips": (D1,)})
     arrives = iter((lambda: bronze.add([(D1, 2, "b", 20.0, "2.00")]),))
+    application, unit = bronze.built_meanwhile("to_stage", after=lambda _: next(arrives, lambda: None)())
+    assert judged(application, unit, "trips")[D1].measured.shadow.rows == 2
+    assert blocked(application, unit) == set()
 
-    def arrive(_call: str) -> None:
-        next(arrives, lambda: None)()
 
-    basis = between(application.basis, {"to_stage"}, after=arrive)
-    pipeline = replace(application.pipeline, basis=basis)
-    attempt = application.ledger.start_attempt(unit.id, "trips", (D1,), unit.id, LEASE)
-    pipeline.build(spark, unit, attempt)
-    pipeline.validate(spark, unit, attempt)
-    # What was staged is exactly what the evidence names, and the row that arrived makes it stale.
+def test_rows_that_go_and_come_back_while_a_day_is_built_leave_no_evidence_of_other_rows(bronze: Bronze) -> None:
+    bronze.create([(D1, 1, "a", 10.0, "1.00")])
+    commits = iter((lambda: bronze.sql(f"DELETE FROM {bronze}"), lambda: bronze.add([(D1, 1, "a", 10.0, "1.00")])))
+
+    def commit(_call: str) -> None:
+        next(commits, lambda: None)()
+
+    application, unit = bronze.built_meanwhile("inputs", before=commit, after=commit)
     assert judged(application, unit, "trips")[D1].measured.shadow.rows == 1
-    assert blocked(application, unit) == {(D1, Blocker.inputs_moved)}
+    assert blocked(application, unit) == set()
 
 
 def test_later_delivery_days_bring_rows_of_a_day_and_the_newest_day_counts(bronze: Bronze) -> None:

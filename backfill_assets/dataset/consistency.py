@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from backfill_assets.core.days import MOST_DAYS
 from backfill_assets.core.fields import is_numeric
-from backfill_assets.dataset.sources import Golden
+from backfill_assets.dataset.sources import Format, Golden
 from backfill_assets.dataset.table_source import TableSource
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def misfits(dataset: Dataset) -> tuple[_Problem, ...]:
         *_reconciliation_problems(dataset),
         *_origin_problems(dataset),
         *_table_source_problems(dataset),
+        *_extract_problems(dataset),
     )
 
 
@@ -204,6 +205,17 @@ def _table_source_problems(dataset: Dataset) -> Iterator[_Problem]:
     if isinstance(dataset.source, TableSource) and "source_freshness" in dataset.checks.model_fields_set:
         text = "checks.source_freshness: a table does not show when its rows arrived; drop it"
         yield ("checks", "source_freshness"), text
+
+
+def _extract_problems(dataset: Dataset) -> Iterator[_Problem]:
+    source = dataset.source
+    if source is None or isinstance(source, TableSource) or source.extract is None:
+        return
+    if source.format is not Format.parquet:
+        yield ("source", "format"), "source.format: an extract writes parquet; write that, or leave it out"
+    if source.template.finds_several:
+        text = f"source.path {source.path!r}: an extract writes one file per day; write no *, ? or [ there, or leave it out"
+        yield ("source", "path"), text
 
 
 def golden_misfits(dataset: Dataset) -> tuple[_Problem, ...]:

@@ -248,6 +248,10 @@ class Dataset(Part):
         """The partition of the daily pipeline at an aware moment: yesterday, or the newest one where `end_offset` is negative."""
         return moment.astimezone(self.zone).date() - ONE_DAY + min(0, self.end_offset) * ONE_DAY
 
+    def end_of(self, day: dt.date) -> dt.datetime:
+        """The moment at which a day is over in the dataset's time zone."""
+        return dt.datetime.combine(day + ONE_DAY, dt.time(), self.zone)
+
     def check_days(self, days: tuple[dt.date, ...]) -> None:
         """Refuse days outside the dataset's history.
 

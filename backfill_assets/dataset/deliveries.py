@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.delivery import ARCHIVES, Deed, Delivery, DeliveryEntry, FileContent, Place
 from backfill_assets.dataset.definition import Dataset, Deduplicate
-from backfill_assets.dataset.sources import OrderBy
+from backfill_assets.dataset.sources import OrderBy, form_of, reading_of
 
 _OF_A_DAY: Final = 10**9
 """Order numbers per delivery day; the second half is for later deliveries."""
@@ -75,6 +76,30 @@ def packed_twice(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery,
         if other is not one:
             return other, one
     return ()
+
+
+def to_extract(
+    dataset: Dataset, days: Iterable[dt.date], known: Iterable[Delivery], now: dt.datetime, *, again: bool = False
+) -> tuple[dt.date, ...]:
+    """The delivery days among these that have to be extracted, in order; none if the source has no extract.
+
+    These are days that have begun, unless a delivery in force is of this very extract and was taken after the end of its day.
+    With `again`, days are also extracted until `extract.again` after their end. `known` has all deliveries of the days; `now`
+    is aware.
+    """
+    source = dataset.source
+    if source is None or source.extract is None:
+        return ()
+    form, wait = form_of(reading_of(source)), source.extract.again if again else dt.timedelta(0)
+    own = (one for one in in_force(dataset, known) if one.landings and source.template.fits(one.day, one.path))
+    taken = {one.day: one.delivered_at for one in own if form_of(one.reading) == form}
+
+    def is_final(day: dt.date) -> bool:
+        # What was taken during the day may be only a part of it.
+        end = dataset.end_of(day)
+        return day in taken and taken[day] >= end and now >= end + wait
+
+    return tuple(day for day in sorted(set(days)) if dataset.end_of(day - ONE_DAY) <= now and not is_final(day))
 
 
 def in_order(dataset: Dataset, found: Iterable[Delivery]) -> tuple[Delivery, ...]:

@@ -15,6 +15,7 @@ from backfill_assets.core.errors import DatasetError, InvalidNameError
 from backfill_assets.core.text import NAME_PATTERN, checked_name
 from backfill_assets.dataset.checks import CHANGE, checks_of, metric_names
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.extracts import SCRIPT
 from backfill_assets.dataset.loaded import (
     FILE,
     Case,
@@ -25,6 +26,7 @@ from backfill_assets.dataset.loaded import (
     code_version,
     cycle_in,
     differences,
+    normal,
     project_version,
 )
 from backfill_assets.dataset.models import find_model, sql_problems
@@ -64,6 +66,12 @@ def _cycle(datasets: Mapping[str, LoadedDataset]) -> Iterator[FileProblem]:
 
 
 def _problems(loaded: LoadedDataset, datasets: Mapping[str, LoadedDataset]) -> Iterator[FileProblem]:
+    source = loaded.dataset.source
+    if source is not None and source.extract is not None:
+        for name, other in datasets.items():
+            if name != loaded.name and other.dataset.source is not None and other.dataset.source.path == source.path:
+                text = f"source.path {source.path!r} is that of {name}, too, whose files the extract would replace; leave it out"
+                yield _problem(loaded, "source.path", text)
     for name in loaded.dataset.upstream:
         if name not in datasets:
             known = ", ".join(sorted(datasets)) or "none"
@@ -130,6 +138,7 @@ def _loaded(folder: Path) -> LoadedDataset | tuple[FileProblem, ...]:
         return tuple(problems[:MOST_PROBLEMS])
     try:
         code = _code_files(folder, content) | _hashed(models.values())
+        dataset = _with_code(dataset, code)
     except DatasetError as error:
         return (FileProblem(folder, str(error.args[0])),)
     version = code_version(code, project_version())
@@ -144,16 +153,26 @@ def _dataset(document: Document, file: Path) -> tuple[Dataset | None, list[FileP
     if isinstance(document.value, dict):
         try:
             # As JSON: strict validation of JSON reads dates and enums from text, but converts nothing else.
-            dataset = Dataset.model_validate_json(json.dumps(document.value), strict=True)
+            value = _with_defaults(document.value, file.parent.name)
+            dataset = Dataset.model_validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
             placed += validation_problems(error, Dataset, document.lines)
         found = [*_naming_problems(document.value.get("name"), file.parent.name)]
         if dataset is not None:
             found += (*_collisions(dataset), *_consumer_problems(dataset), *_golden_problems(dataset))
+            found += _query_problems(dataset)
         placed += ((path, document.lines.get(path), text) for path, text in found)
     else:
         placed.append(((), 1, "the file has no mapping of key: value lines; see docs/dataset-yaml.md"))
     return dataset, [FileProblem(file, text, line, shown_key(path)) for path, line, text in placed]
+
+
+def _with_defaults(value: dict[str, object], name: str) -> dict[str, object]:
+    """The document with the keys that an extract may leave out: only here the dataset's name is known."""
+    source = value.get("source")
+    if not isinstance(source, dict) or "extract" not in source:
+        return value
+    return {**value, "source": {"format": "parquet", "path": f"extracts/{name}/{{day}}.parquet", **source}}
 
 
 def _naming_problems(name: object, folder: str) -> Iterator[tuple[KeyPath, str]]:
@@ -193,6 +212,36 @@ def _golden_problems(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
         for key, query in (("sql", golden.sql), ("ours", golden.ours)):
             for _, text in sql_problems(query, "a golden source's query") if query is not None else ():
                 yield ("golden", name, key), f"golden.{name}.{key}: {text}"
+
+
+def _query_problems(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
+    extract = dataset.source.extract if dataset.source is not None else None
+    if extract is not None and extract.query is not None:
+        for _, text in sql_problems(extract.query, "an extract's query"):
+            yield ("source", "extract", "query"), f"source.extract.query: {text}"
+
+
+def _with_code(dataset: Dataset, code: Mapping[str, bytes]) -> Dataset:
+    """The dataset whose extract knows the text of its Python file: that text runs, whatever is on disk by then.
+
+    Raises:
+        DatasetError: there is no such file, or it is not UTF-8; `args` begin with the message.
+    """
+    source = dataset.source
+    if source is None or source.extract is None:
+        return dataset
+    script = ""
+    if source.extract.file is not None:
+        if SCRIPT not in code:
+            raise DatasetError(
+                f"source.extract.file: there is no {SCRIPT}; write one with def extract(day), or name a database"
+            )
+        try:
+            script = decoded(normal(code[SCRIPT]))
+        except DatasetError as error:
+            raise DatasetError(f"{SCRIPT}: {error.args[0]}") from error
+    extract = source.extract.with_code(script, dataset.time_zone)
+    return dataset.model_copy(update={"source": source.model_copy(update={"extract": extract})})
 
 
 def _names_under(value: dict[str, object], key: str) -> tuple[str, ...]:

@@ -8,7 +8,15 @@ from decimal import Decimal
 from enum import Enum, StrEnum, auto
 from typing import Annotated, Any, Final, Self, assert_never
 
-from pydantic import AfterValidator, Field, GetJsonSchemaHandler, WithJsonSchema, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import CoreSchema
 
 from backfill_assets.core.canonical import digest
@@ -17,6 +25,7 @@ from backfill_assets.core.fields import Distance, Line, Name, Part, Percent, Rel
 from backfill_assets.core.path_template import PathTemplate, checked_template
 from backfill_assets.core.text import hidden_in_name
 from backfill_assets.dataset.checks import CheckConfig
+from backfill_assets.dataset.extracts import Extract, fills_in
 
 _WIDEST_DECIMAL = 38
 _TYPE = re.compile(
@@ -263,6 +272,8 @@ class Undeclared(StrEnum):
 class Source(Files):
     """Where each day's deliveries come from."""
 
+    model_config = ConfigDict(json_schema_extra=fills_in)
+
     path: Annotated[RelativePath, AfterValidator(checked_template)] = Field(
         description="Glob below the sources folder with the delivery day: {day}, {yyyymmdd}, or {yyyy}, {mm} and {dd}."
     )
@@ -284,6 +295,7 @@ class Source(Files):
         default=False,
         description="Files are removed once they have landed: an empty sources folder is not an error then.",
     )
+    extract: Extract | None = Field(default=None, description="Writes the file of a day itself, before the day lands.")
 
     @property
     def as_kept(self) -> Self:
@@ -348,7 +360,7 @@ class Golden(CheckConfig):
         return self
 
 
-_ELSEWHERE: Final = {"path", "late_days", "on_missing", "order_by", "removed_after_landing"}
+_ELSEWHERE: Final = {"path", "late_days", "on_missing", "order_by", "removed_after_landing", "extract"}
 """Keys of `source` about where files are and which count, not about how they are read."""
 
 _RULES: Final = 2
@@ -376,7 +388,10 @@ def _form(source: Source) -> str:
     if not source.is_text:
         # A column that is missing in a file is null in raw: only the file shows whether it was missing.
         columns = {name: _with_header(source, name, kind) for name, kind in source.types.items()}
-        kept = [columns, sorted(source.optional)] if source.optional else columns
+        kept: object = [columns, sorted(source.optional)] if source.optional else columns
+        if source.extract is not None:
+            # Only the database has the rows of another query.
+            kept = [kept, source.extract.identity]
         return f"columns:{digest(kept)[:16]}"
     if source.undeclared is Undeclared.drop:
         read = source.model_dump(mode="json", include={"format", "csv", "encoding", "optional"})

@@ -19,8 +19,8 @@ from backfill_assets.core.errors import LedgerError, UnitError
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState, corrected
 from backfill_assets.core.unit import Lock, ReleaseHead, ReleaseRecord, UnitState, holds_of
 from backfill_assets.ledger.codec import release_from_row
-from backfill_assets.ledger.database import Database, LockPace, Rows, matching, worker_name
-from backfill_assets.ledger.schema import holds, locks, releases, units
+from backfill_assets.ledger.database import Database, LockPace, Rows, matching, read_meta, upsert, worker_name
+from backfill_assets.ledger.schema import holds, locks, meta, releases, units
 from backfill_assets.ledger.units import holds_on, load_unit, set_state
 from backfill_assets.system import Clock
 
@@ -234,6 +234,17 @@ class ReleaseRows(Rows):
         within `wait`.
         """
         return LeasedLock(self._database, self._clock, self._lock_pace, name).held(wait)
+
+    def turn(self, name: str, interval: dt.timedelta) -> dt.timedelta:
+        """Take the turn of a name if the last one was taken at least an `interval` ago; otherwise, how long to wait for it."""
+        with self._database.write() as connection:
+            now, last = self._clock.now(), read_meta(connection, meta, name)
+            wait = dt.datetime.fromisoformat(last) + interval - now if last else dt.timedelta(0)
+            # A longer wait would mean that the clock was set back.
+            if dt.timedelta(0) < wait <= interval:
+                return wait
+            upsert(connection, meta, [{"key": name, "value": now.isoformat()}], replace=["value"])
+        return dt.timedelta(0)
 
     def locks(self) -> tuple[Lock, ...]:
         """Locks that are held, or whose holder died before it released them, by name."""

@@ -152,3 +152,27 @@ def test_nothing_waits_for_a_transaction_while_a_lock_is_held(ledger: Ledger, ot
     with ledger.lock("table", AT_ONCE):
         other.hold([])
         assert other.units() == ()
+
+
+def test_turns_of_a_name_are_an_interval_apart_whoever_takes_them(
+    ledger: Ledger, other: Ledger, clock: FixedClock
+) -> None:
+    interval, half = 2 * SECOND, SECOND
+    assert ledger.turn("shop", interval) == AT_ONCE
+    assert other.turn("shop", interval) == interval
+    assert other.turn("another", interval) == AT_ONCE
+    clock.advance(half)
+    assert ledger.turn("shop", interval) == half
+    clock.advance(half)
+    assert other.turn("shop", interval) == AT_ONCE
+    assert ledger.turn("shop", interval) == interval
+    assert ledger.turn("shop", AT_ONCE) == AT_ONCE
+
+
+def test_a_clock_that_is_set_back_keeps_no_turn_waiting_longer_than_the_interval(
+    ledger: Ledger, clock: FixedClock
+) -> None:
+    assert ledger.turn("shop", SECOND) == AT_ONCE
+    clock.advance(-LONG)
+    assert ledger.turn("shop", SECOND) == AT_ONCE
+    assert ledger.turn("shop", SECOND) == SECOND

@@ -1,0 +1,1 @@
+"""Extracts: rows of databases and other sources become files in the sources folder."""

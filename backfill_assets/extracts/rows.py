@@ -1,0 +1,161 @@
+"""Rows of an extract become a Parquet file: each value as its column declares it, without loss; equal rows, equal bytes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from backfill_assets.core.errors import SourceError
+from backfill_assets.core.text import in_one_line, shortened, visible
+from backfill_assets.dataset.sources import Source
+
+BATCH: Final = 20_000
+"""Rows that are in memory at a time."""
+_SHOWN: Final = 60
+_EXACT: Final = Context(prec=76, traps=[Inexact, InvalidOperation])
+_CAST: Final = "cast it in the extract, or correct columns in dataset.yaml"
+
+
+def write_rows(file: Path, source: Source, names: Sequence[str], batches: Iterable[Sequence[Sequence[object]]]) -> None:
+    """Write rows, in batches of at most `BATCH`; `names` says what their values are called.
+
+    Raises:
+        SourceError: a column is missing, unknown or named twice, or a value does not fit its column.
+    """
+    order = _places(source, names)
+    schema = pa.schema([(source.headers[name], _arrow(source.types[name])) for name in order])
+    before = 0
+    with pq.ParquetWriter(file, schema) as out:
+        for rows in batches:
+            columns = list(zip(*rows, strict=True))
+            arrays = [_array(source, name, columns[place], before) for name, place in order.items()]
+            out.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+            before += len(rows)
+
+
+def have_same_rows(one: Path, other: Path) -> bool:
+    """Whether two files that `write_rows` wrote have the same rows in the same order; another version may write other bytes."""
+    try:
+        with pq.ParquetFile(one) as a, pq.ParquetFile(other) as b:
+            if a.schema_arrow != b.schema_arrow or a.num_row_groups != b.num_row_groups:
+                return False
+            return all(a.read_row_group(n).equals(b.read_row_group(n)) for n in range(a.num_row_groups))
+    except (pa.ArrowException, OSError):
+        return False
+
+
+def _places(source: Source, names: Sequence[str]) -> Mapping[str, int]:
+    """The place of each declared column among the names; optional ones may have none."""
+    found = [name.lower() for name in names]
+    own = source.headers
+    twice = [name for name in dict.fromkeys(found) if found.count(name) > 1]
+    missing = [source.shown(name) for name in source.required if own[name] not in found]
+    extra = [name for name in found if name not in own.values()]
+    for what, wrong in (("names twice", twice), ("lacks", missing), ("has undeclared columns,", extra)):
+        if wrong:
+            listed, expected = (visible(", ".join(each)) for each in (wrong, map(source.shown, own)))
+            raise SourceError(
+                f"it {what} {shortened(listed, 1000)}; expected exactly {expected}, as columns in dataset.yaml"
+            )
+    return {name: found.index(header) for name, header in own.items() if header in found}
+
+
+def _array(source: Source, name: str, values: Sequence[object], before: int) -> pa.Array:
+    kind = source.types[name]
+    exact, arrow = _EXACTLY[kind.partition("(")[0]], _arrow(kind)
+    found: list[object] = []
+    for value in values:
+        try:
+            found.append(None if value is None else exact(value, arrow))
+        except (ValueError, ArithmeticError) as error:
+            shown = shortened(repr(value), _SHOWN)
+            raise SourceError(
+                f"row {before + len(found) + 1}, column {source.shown(name)}: {shown} is no {kind} ({in_one_line(error)}); {_CAST}"
+            ) from None
+    try:
+        return pa.array(found, arrow)
+    except (pa.ArrowException, OverflowError, ValueError) as error:
+        raise SourceError(
+            f"column {source.shown(name)}: a value is no {kind} ({in_one_line(error)}); {_CAST}"
+        ) from None
+
+
+def _arrow(kind: str) -> pa.DataType:
+    if kind.startswith("decimal("):
+        return pa.decimal128(*(int(part) for part in kind[8:-1].split(",")))
+    return _ARROW[kind]
+
+
+def _of(*kinds: type) -> Callable[[Any, pa.DataType], Any]:
+    """A value of one of these very types, unchanged: a boolean is no number, and a time is no date."""
+
+    def exact(value: Any, _: pa.DataType) -> Any:
+        if type(value) not in kinds:
+            raise ValueError(f"it is a {type(value).__name__}")
+        return value
+
+    return exact
+
+
+_whole_or_float, _whole_or_decimal, _time = _of(int, float), _of(int, Decimal), _of(dt.datetime)
+
+
+def _double(value: Any, arrow: pa.DataType) -> float:
+    number = float(_whole_or_float(value, arrow))
+    if type(value) is int and int(number) != value:
+        raise ValueError("it has more digits than a double")
+    return number
+
+
+def _float(value: Any, arrow: pa.DataType) -> float:
+    number = _double(value, arrow)
+    single = _single(number)
+    # Databases give a float as the shortest text that stands for it.
+    texts = (float(f"{single:.{digits}g}") for digits in range(1, 10))
+    shortest = next((text for text in texts if _single(text) == single), single)
+    if not math.isnan(number) and number not in {single, shortest}:
+        raise ValueError("it has more digits than a float")
+    return single
+
+
+def _single(number: float) -> float:
+    try:
+        found: float = struct.unpack("f", struct.pack("f", number))[0]
+    except OverflowError:
+        return math.copysign(math.inf, number)
+    return found
+
+
+def _timestamp(value: Any, arrow: pa.DataType) -> dt.datetime:
+    moment: dt.datetime = _time(value, arrow)
+    if moment.tzinfo is None:
+        raise ValueError("it has no time zone: say which, such as column AT TIME ZONE 'UTC'")
+    return moment.astimezone(dt.UTC)
+
+
+def _decimal(value: Any, arrow: pa.DataType) -> Decimal:
+    number = Decimal(_whole_or_decimal(value, arrow))
+    if not number.is_finite():
+        raise ValueError("it is not finite")
+    try:
+        return number.quantize(Decimal(1).scaleb(-arrow.scale), context=_EXACT)
+    except ArithmeticError:
+        raise ValueError("it has more digits") from None
+
+
+_EXACTLY: Final[Mapping[str, Callable[[Any, pa.DataType], object]]] = {
+    "string": _of(str), "boolean": _of(bool), "integer": _of(int), "long": _of(int), "float": _float, "double": _double,
+    "date": _of(dt.date), "timestamp": _timestamp, "decimal": _decimal,
+}  # fmt: skip
+_ARROW: Final[Mapping[str, pa.DataType]] = {
+    "string": pa.string(), "boolean": pa.bool_(), "integer": pa.int32(), "long": pa.int64(), "float": pa.float32(),
+    "double": pa.float64(), "date": pa.date32(), "timestamp": pa.timestamp("us", tz="UTC"),
+}  # fmt: skip

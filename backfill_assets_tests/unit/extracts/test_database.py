@@ -1,0 +1,207 @@
+"""Extracts of a real Postgres: exact rows of one moment, limits over all processes, and nothing half-written or secret."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import signal
+import subprocess
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import Engine
+
+from backfill_assets.core.errors import BackfillError, SourceError
+from backfill_assets.storage.files import discover, stamp_of
+from backfill_assets_tests.harness.waiting import wait_for
+from backfill_assets_tests.unit.extracts.kit import (
+    D1,
+    D2,
+    D3,
+    QUERY,
+    URL,
+    database,
+    file_of,
+    names_in,
+    orders,
+    rows_in,
+    run,
+    take,
+)
+
+pytestmark = pytest.mark.slow
+
+TAKES = """
+import datetime as dt, sys
+from backfill_assets_tests.unit.extracts.kit import Extracts, Application, Settings
+environ = {"BACKFILL_ASSETS_STATE": sys.argv[1], "BACKFILL_ASSETS_DATASETS": sys.argv[1] + "/datasets"}
+application = Application(Settings.from_env(environ))
+Extracts(application.warehouse).take("orders", [dt.date.fromisoformat(day) for day in sys.argv[2:]])
+"""
+
+
+def taking(root: Path, *days: dt.date) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", TAKES, str(root), *map(str, days)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_hundreds_of_thousands_of_rows_arrive_exactly_on_their_days(shop: Engine, tmp_path: Path) -> None:
+    run(
+        shop,
+        "INSERT INTO orders SELECT n, '2024-03-01 00:00 Europe/Berlin'::timestamptz + n * interval '1 second', n / 7.0 "
+        "FROM generate_series(0, 3 * 86400 - 1) AS n ORDER BY random()",
+    )
+    application = orders(tmp_path, database())
+    take(application, D1, D2, D3)
+    for number, day in enumerate((D1, D2, D3)):
+        table = pq.read_table(file_of(application, day))
+        ids = list(range(number * 86400, (number + 1) * 86400))
+        assert table.column("id").to_pylist() == ids
+        total = run(shop, f"SELECT sum(amount) FROM orders WHERE id BETWEEN {ids[0]} AND {ids[-1]}")
+        assert sum(table.column("amount").to_pylist(), Decimal(0)) == total[0][0]
+        first = table.column("at")[0].as_py()
+        assert first == dt.datetime.combine(day, dt.time(), application.dataset("orders").zone)
+    assert names_in(application) == [f"{day}.parquet" for day in (D1, D2, D3)]
+
+
+def test_a_file_stays_while_its_rows_do_and_is_replaced_when_one_changes(shop: Engine, tmp_path: Path) -> None:
+    run(shop, "INSERT INTO orders VALUES (1, '2024-03-01 12:00Z', 5.00), (2, NULL, NULL)")
+    application = orders(tmp_path, database())
+    take(application, D1, D2)
+    before = [stamp_of(file_of(application, day)) for day in (D1, D2)]
+    assert (rows_in(application, D1)[0]["amount"], rows_in(application, D2)) == (Decimal("5.00"), [])
+    take(application, D1, D2)
+    assert [stamp_of(file_of(application, day)) for day in (D1, D2)] == before
+    run(shop, "UPDATE orders SET amount = 6 WHERE id = 1")
+    take(application, D1, D2)
+    assert rows_in(application, D1)[0]["amount"] == Decimal("6.00")
+    assert stamp_of(file_of(application, D2)) == before[1]
+
+
+def test_a_query_sees_one_moment_and_can_change_nothing(shop: Engine, tmp_path: Path) -> None:
+    run(shop, "CREATE FUNCTION sneak() RETURNS bigint LANGUAGE sql AS 'INSERT INTO orders VALUES (9) RETURNING id'")
+    application = orders(tmp_path, database("SELECT sneak() AS id, (:day)::timestamptz AS at, 1.0 AS amount"))
+    with pytest.raises(SourceError, match="read-only transaction"):
+        take(application, D1)
+    assert run(shop, "SELECT * FROM orders") == []
+    assert names_in(application) == []
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELECT id, at FROM orders WHERE at > :day", "it lacks amount"),
+        (QUERY.replace("amount", "amount, 1 AS more", 1), "it has undeclared columns, more"),
+        (QUERY.replace("amount", "amount, id", 1), "it names twice id"),
+        (QUERY.replace("id,", "id::text,", 1), "row 1, column id: '1' is no long .*cast it in the extract"),
+        (QUERY.replace("at,", "at::timestamp AS at,", 1), "it has no time zone: say which"),
+        (QUERY.replace("at,", "'-infinity'::timestamptz AS at,", 1), "-infinity is no day or time"),
+        (QUERY.replace("amount", "amount + 0.001 AS amount", 1), "it has more digits"),
+        (QUERY.replace("amount", "'NaN'::numeric AS amount", 1), "it is not finite"),
+        (QUERY.replace("amount", "amount / 0 AS amount", 1), "division by zero"),
+        (QUERY.replace("orders", "no_such_table"), 'relation "no_such_table" does not exist'),
+        ("SELECT pg_sleep(60), :day", "canceling statement due to statement timeout"),
+    ],
+)
+def test_a_query_whose_rows_do_not_fit_fails_with_dataset_day_key_and_reason(
+    shop: Engine, tmp_path: Path, query: str, message: str
+) -> None:
+    run(shop, "INSERT INTO orders VALUES (1, '2024-03-01 12:00Z', 5.00)")
+    application = orders(tmp_path, database(query, timeout="1s"))
+    with pytest.raises(SourceError, match=f"(?s)orders 2024-03-01: source.extract: .*{message}"):
+        take(application, D1)
+    assert names_in(application) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "the environment variable ORDERS_URL is not set where this runs"),
+        ("postgresql://bob:s3cr@t@db/shop", r"the value of ORDERS_URL \(not shown: it may hold a password\) is no URL"),
+        ("sqlite:////tmp/shop.db", "is no URL of a Postgres"),
+        ("mysql://bob:s3cret@db/shop", "is no URL of a Postgres"),
+        ("postgresql://bob:s3cret@127.0.0.1:1/shop", "Connection refused"),
+        ("postgresql://bob:s3cret@/nowhere?host={socket}", 'role "bob" does not exist'),
+        ("postgresql://ledger:s3cret@/s3cret?host={socket}", "does not exist"),
+        ("postgresql://ledger:s3cret@/shop?host={socket}&no_such_option=s3cret", "no_such_option"),
+    ],
+)
+def test_a_database_that_cannot_be_reached_is_reported_without_a_password(
+    shop: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, message: str
+) -> None:
+    monkeypatch.setenv(URL, url.format(socket=shop.url.query["host"]))
+    application = orders(tmp_path, database())
+    with pytest.raises(SourceError, match=message) as caught:
+        take(application, D1)
+    assert "s3cr" not in str(caught.value)
+    assert caught.value.__suppress_context__
+    assert names_in(application) == []
+
+
+def test_limits_hold_over_processes_and_datasets(shop: Engine, tmp_path: Path) -> None:
+    """Four processes at one database that allows two; a second dataset with the same variable says so, the first does not."""
+    slow = "SELECT 1::bigint AS id, (:day)::timestamptz AS at, 1.0 AS amount FROM pg_sleep(1.5)"
+    application = orders(tmp_path, database(slow, max_parallel=9))
+    orders(tmp_path, database(slow, max_parallel=2, rate_limit="2/s"), name="others")
+    application.ledger.close()
+    working = [taking(tmp_path, day) for day in (D1, D2, D3, D3 + dt.timedelta(1))]
+    connected = "SELECT pid FROM pg_stat_activity WHERE datname = 'shop' AND pid <> pg_backend_pid()"
+    most = 0
+    while any(process.poll() is None for process in working):
+        most = max(most, len(run(shop, connected)))
+    assert [process.wait() for process in working] == [0] * 4, [process.communicate()[0] for process in working]
+    assert most == 2
+    assert len(names_in(application)) == 4
+
+
+def test_an_extract_that_is_killed_leaves_nothing_that_counts_and_the_next_one_is_exact(
+    shop: Engine, tmp_path: Path
+) -> None:
+    run(shop, "INSERT INTO orders SELECT n, '2024-03-01 12:00Z', n FROM generate_series(1, 50000) AS n")
+    # The place of the dead process is free only after its lease.
+    application = orders(tmp_path, database(max_parallel=2))
+    waits = QUERY.replace("ORDER BY id", "AND (id < 45000 OR pg_sleep(60) IS NOT NULL)")
+    orders(tmp_path, database(waits, max_parallel=2))
+    process = taking(tmp_path, D1)
+
+    def half_written() -> bool:
+        return any(path.stat().st_size > 1000 for path in application.layout.sources.rglob(".*.part"))
+
+    wait_for(half_written, "half a file to be written", 60)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    (left,) = names_in(application)
+    assert left.startswith(".2024-03-01.parquet~")
+    assert discover(application.datasets["orders"], application.layout, [D1]) == ()
+    orders(tmp_path, database(max_parallel=2))
+    take(application, D2)
+    assert names_in(application) == ["2024-03-02.parquet"]
+    take(application, D1)
+    assert [row["id"] for row in rows_in(application, D1)] == list(range(1, 50001))
+
+
+def test_memory_does_not_grow_with_the_rows_of_a_day(shop: Engine, tmp_path: Path) -> None:
+    many = "generate_series(1, CASE :day WHEN DATE '2024-03-01' THEN 400000 ELSE 10 END)"
+    application = orders(
+        tmp_path, database(f"SELECT n AS id, (:day)::timestamptz AS at, 1.0 AS amount FROM {many} AS n")
+    )
+    take(application, D2)
+    before = psutil.Process(os.getpid()).memory_info().rss
+    take(application, D1)
+    assert pq.read_metadata(file_of(application, D1)).num_rows == 400_000
+    assert psutil.Process(os.getpid()).memory_info().rss - before < 60_000_000
+
+
+def test_a_sources_folder_that_may_not_be_written_to_is_named(tmp_path: Path, shop: Engine) -> None:
+    application = orders(tmp_path, database())
+    application.layout.sources.write_text("not a folder", encoding="utf-8")
+    with pytest.raises(BackfillError, match="cannot be written"):
+        take(application, D1)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import dagster as dg
@@ -92,7 +93,7 @@ def in_batches(
         return
     if application.ledger.unit(application.ledger.campaign(gate.campaign).unit).state is not UnitState.open:
         return
-    days_to_do = pipeline.days_to_land if batch.layer == Layer.raw else pipeline.days_to_stage
+    days_to_do = partial(pipeline.days_to_land, again=True) if batch.layer == Layer.raw else pipeline.days_to_stage
     while days:
         now, days = gate.cut(days)
         todo = days_to_do(batch.dataset, now)

@@ -124,7 +124,8 @@ class DeliveryCommands:
     def reland(self, spark: SparkSession, name: str, chosen: Chosen, reason: str, *, force: bool = False) -> Done:
         """Read the sources of deliveries again, and replace their rows in raw.
 
-        New and changed files land as usual. With `force`, deliveries whose file is gone are skipped: raw keeps their rows.
+        New and changed files land as usual. With `force`, deliveries whose file is gone are skipped: raw keeps their rows. An
+        extract writes the files anew, and only those that changed land.
 
         Raises:
             SourceError: a file is gone, or cannot be read as declared; nothing is read again then.
@@ -136,6 +137,10 @@ class DeliveryCommands:
         days = tuple(sorted({one.day for one in wanted}))
         if not wanted:
             raise ArgumentError(f"{name}: no delivery in force fits {chosen}; see: backfill deliveries {name}")
+        if loaded.dataset.landing.extract is not None:
+            # What comes back the same is in raw already, and no day that was built from it is outdated.
+            self.pipeline.extract(name, days)
+            return self._done(name, self.pipeline.land_what_is_there(spark, name, days, extracted=days).new)
         there = {(f.day, f.path): f for f in discover(loaded, self.pipeline.layout, days)}
         gone = [one for one in wanted if place_of(one) not in there]
         if gone and not force:

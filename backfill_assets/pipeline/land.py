@@ -16,12 +16,21 @@ from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, FileContent, Place
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.deliveries import heads, in_force, in_order, out_of_path, packed_twice, place_of
+from backfill_assets.dataset.deliveries import (
+    heads,
+    in_force,
+    in_order,
+    out_of_path,
+    packed_twice,
+    place_of,
+    to_extract,
+)
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import form_of, reading_of
 from backfill_assets.delta.reading import files_of_days, is_table, rows_by_day
 from backfill_assets.delta.shadows import keep, kept
 from backfill_assets.evidence.inputs import lost_days
+from backfill_assets.extracts.take import Extracts
 from backfill_assets.pipeline.formats import Found, delivered_rows, require_columns
 from backfill_assets.pipeline.raw_table import (
     DELIVERY_DAY,
@@ -196,27 +205,35 @@ class Landing(OnWarehouse):
 
         A file that is already the newest at its path is skipped, unless raw has lost rows of its day. Content that is delivered
         again becomes the newest again, and is in raw already. Deliveries read under an older declaration are read again: from
-        raw, which keeps the lines of text files, or from the sources if raw does not keep enough.
+        raw, which keeps the lines of text files, or from the sources if raw does not keep enough. An extract first writes the
+        files of days that need one, also `again`.
 
         Raises:
-            SourceError: no file fits any day, or a file cannot be read as declared; nothing of the batch is written then.
+            SourceError: no file fits any day, a file cannot be read as declared, or an extract fails; nothing of the batch is
+                written to raw then.
         """
         self.require_sources(name)
-        return self.land_what_is_there(spark, name, days)
+        return self.land_what_is_there(spark, name, days, again=True)
 
-    def land_what_is_there(self, spark: SparkSession, name: str, days: Days) -> Landed:
+    def land_what_is_there(
+        self, spark: SparkSession, name: str, days: Days, *, again: bool = False, extracted: Days = ()
+    ) -> Landed:
         """Like `land`, but accepts that no file of the dataset is among the sources any more: raw has what was landed.
 
+        The caller has just `extracted` these delivery days; others are extracted if they need it, also `again` if that is set.
+
         Raises:
-            SourceError: a file cannot be read as declared, or raw does not have what is declared now.
+            SourceError: a file cannot be read as declared, raw does not have what is declared now, or an extract fails.
         """
         loaded = self.datasets[name]
         window = loaded.dataset.fact_delivery_days(days)
+        if loaded.dataset.landing.extract is not None:
+            self.extract(name, tuple(day for day in self._due(loaded, window, again=again) if day not in extracted))
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
         found = discover(loaded, self.layout, window)
-        again = _to_land_again(loaded.dataset, known, lost)
-        files = [_as_known(f, last) for f in found if _to_land(f, last, again)]
+        once_more = _to_land_again(loaded.dataset, known, lost)
+        files = [_as_known(f, last) for f in found if _to_land(f, last, once_more)]
         # What was marked as lost is landed in full, whatever rows raw still has.
         rows = {d.content: d.rows if d.landings else sys.maxsize for d in known}
         landed = land(spark, loaded, self.layout, files, self.clock.now(), rows) if files else ()
@@ -229,6 +246,21 @@ class Landing(OnWarehouse):
         now = self.ledger.deliveries(name, window)
         return Landed(tuple(one for place, one in heads(now).items() if seen.get(place) != one.order), now)
 
+    def extract(self, name: str, delivery_days: Days) -> None:
+        """Write the files of these delivery days, if the dataset has an extract; raises like `Extracts.take`."""
+        Extracts(self.warehouse).take(name, delivery_days)
+
+    def _due(self, loaded: LoadedDataset, window: Days, *, again: bool) -> Days:
+        """The delivery days to extract, see `to_extract`; also those with a file that has not landed.
+
+        A launch that failed may have left that file, and its query may have been another one.
+        """
+        known = self.ledger.deliveries(loaded.name, window)
+        last = heads(known)
+        new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, frozenset())}
+        landed = [one for one in known if one.day not in new]
+        return to_extract(loaded.dataset, window, landed, self.clock.now(), again=again)
+
     def _give_up(self, loaded: LoadedDataset, lost: frozenset[dt.date]) -> None:
         """Record as lost the deliveries of these days that are not in force and no longer complete in raw: none is needed."""
         known = self.ledger.deliveries(loaded.name, lost) if lost else ()
@@ -239,12 +271,14 @@ class Landing(OnWarehouse):
         self.ledger.change_deliveries(gone, Deed.lost)
 
     def require_sources(self, name: str) -> None:
-        """Refuse a wrong path of the sources, under which no file fits any day.
+        """Refuse a wrong path of the sources, under which no file fits any day; an extract writes its files itself.
 
         Raises:
             SourceError: names the folder, and a file that was landed before.
         """
         loaded = self.datasets[name]
+        if loaded.dataset.landing.extract is not None:
+            return
 
         def known() -> tuple[Delivery, ...]:
             ever = day_range(loaded.dataset.start, self.clock.now().date() + _AHEAD)
@@ -296,11 +330,12 @@ class Landing(OnWarehouse):
                 "these days end, and launch raw of these days again"
             )
 
-    def days_to_land(self, name: str, days: Days) -> Days:
-        """The days that need files landed or deliveries read again.
+    def days_to_land(self, name: str, days: Days, *, again: bool = False) -> Days:
+        """The days that need an extract, files landed or deliveries read again.
 
         These are days with new content, content that came back, rows that raw has lost, or deliveries read under an older
-        declaration. Files are read in full: a corrected file may keep its size and its time of last change.
+        declaration. Files are read in full: a corrected file may keep its size and its time of last change. `again` is that
+        of `to_extract`.
 
         Raises:
             SourceError: a file fits two days, or is a link to nothing.
@@ -312,9 +347,10 @@ class Landing(OnWarehouse):
         window = loaded.dataset.fact_delivery_days(days)
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
-        again = _to_land_again(loaded.dataset, known, lost)
-        new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, again)}
+        once_more = _to_land_again(loaded.dataset, known, lost)
+        new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, once_more)}
         new |= {d.day for d in _outdated(loaded.dataset, known)}
+        new.update(to_extract(loaded.dataset, window, known, self.clock.now(), again=again))
         return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
 
     def outdated_readings(self, name: str, window: Days) -> tuple[Delivery, ...]:

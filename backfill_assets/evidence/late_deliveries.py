@@ -86,9 +86,9 @@ class LateDeliveries(OnWarehouse):
         new = self._new(loaded, dataset.fact_delivery_days(looked_at), landed)
         files = {day: [f for d in dataset.fact_delivery_days((day,)) for f in new.get(d, ())] for day in looked_at}
         late = {day for day in watched if files[day]} | self._overtaken(dataset, watched, known, active)
-        # A dataset whose days may be empty needs no file; for all others the day's own file has to be there.
-        empty = dataset.feed.on_missing is OnMissing.pass_
-        gaps = {day for day in unpublished if empty or known.get(day) or new.get(day)}
+        # An extract writes the day's own file, and a dataset whose days may be empty needs none; for all others it has to be there.
+        runnable = dataset.feed.on_missing is OnMissing.pass_ or dataset.extract is not None
+        gaps = {day for day in unpublished if runnable or known.get(day) or new.get(day)}
         shown = published_among(self.ledger, table, name, late | gaps)
         days = tuple(sorted((late & shown) | (gaps - shown)))
         waits = self._waits(name, days)

@@ -11,9 +11,12 @@ from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.tags import PARTITION_NAME_TAG
 
 from backfill_assets.application import Application
+from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.errors import BackfillError
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import LIVE_TAG, AttemptState
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.evidence.late_deliveries import LateDay
 from backfill_assets.orchestration.backfills import services_of
 from backfill_assets.orchestration.event_log import DagsterEventLog
@@ -183,8 +186,20 @@ def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
             yield dg.SkipReason(f"{group[0]} begins on {members[0].start}")
             return
         yield dg.RunRequest(run_key=f"{group[0]}:{day}", partition_key=day.isoformat(), tags=_TAGS)
+        for dataset in members:
+            yield from _again(dataset, day, moment)
 
     return LivePipeline(group, job, schedule)
+
+
+def _again(dataset: Dataset, newest: dt.date, moment: dt.datetime) -> Iterator[dg.RunRequest]:
+    """Land earlier days that are extracted again; if one has changed, it is a late delivery, and runs as such."""
+    extract = dataset.source.extract if dataset.source is not None else None
+    for day in reversed(day_range(dataset.start, newest - ONE_DAY)):
+        if extract is None or moment >= dataset.end_of(day) + extract.again:
+            return
+        key, raw = f"{dataset.name}:{day}:again after {newest}", asset_key(Layer.raw, dataset.name)
+        yield dg.RunRequest(key, partition_key=day.isoformat(), tags=_TAGS, asset_selection=[raw])
 
 
 def _looked(application: Application) -> tuple[list[LateDay], list[str]]:

@@ -16,6 +16,7 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ClaimedDaysError
 from backfill_assets.core.unit import Hold, LateData, UnitState
 from backfill_assets.dataset.definition import Live
+from backfill_assets.dataset.extracts import Extract
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.sources import Format, OnMissing, Reference, reading_of
 from backfill_assets.evidence.late_deliveries import LateDeliveries
@@ -380,4 +381,10 @@ def test_gaps_are_run_as_far_back_as_is_watched_and_not_of_a_closed_history(week
 def test_a_day_that_may_be_empty_is_a_gap_without_a_file(week: Inbox) -> None:
     source = week.world.datasets["sales"].landing.model_copy(update={"on_missing": OnMissing.pass_})
     week.says(source=source)
+    assert [(gap.day, gap.files) for gap in week.late.of("sales")] == [(D4, ()), (D5, ())]
+
+
+def test_a_day_whose_file_an_extract_writes_is_a_gap_without_one(week: Inbox) -> None:
+    extract = Extract(database="env:SHOP_URL", query="SELECT id FROM sales WHERE day = :day")
+    week.says(source=week.world.datasets["sales"].landing.model_copy(update={"extract": extract}))
     assert [(gap.day, gap.files) for gap in week.late.of("sales")] == [(D4, ()), (D5, ())]

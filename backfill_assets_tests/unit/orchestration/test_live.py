@@ -125,6 +125,23 @@ def test_the_schedule_takes_the_newest_complete_day_that_is_a_partition(
     assert request.partition_key == newest
 
 
+def test_the_schedule_lands_the_days_once_more_that_are_extracted_again(
+    tmp_path: Path, application: Application
+) -> None:
+    file = tmp_path / "datasets" / "rides" / "dataset.yaml"
+    extract = 'extract: {database: "env:RIDES_URL", query: "SELECT * FROM rides WHERE day = :day", again: 3d}'
+    text = file.read_text(encoding="utf-8").replace("format: csv\n  path: rides/{day}.csv", extract)
+    file.write_text(text, encoding="utf-8")
+    data = _tick(Application(application.settings), dt.datetime(2024, 3, 11, 8, 30, tzinfo=dt.UTC))
+    daily, *again = data.run_requests or []
+    assert (daily.partition_key, daily.asset_selection) == ("2024-03-10", None)
+    assert [(request.partition_key, request.asset_selection) for request in again] == [
+        ("2024-03-09", [dg.AssetKey(["rides", "raw"])]), ("2024-03-08", [dg.AssetKey(["rides", "raw"])]),
+    ]  # fmt: skip
+    begin = _tick(Application(application.settings), dt.datetime(2024, 1, 2, 9, 30, tzinfo=dt.UTC))
+    assert [request.partition_key for request in begin.run_requests or []] == ["2024-01-01"]
+
+
 def test_before_the_history_begins_nothing_is_run(application: Application) -> None:
     data = _tick(application, dt.datetime(2024, 1, 1, 9, 30, tzinfo=dt.UTC))
     assert not data.run_requests

@@ -208,9 +208,9 @@ def _table_source_problems(dataset: Dataset) -> Iterator[_Problem]:
 
 
 def _extract_problems(dataset: Dataset) -> Iterator[_Problem]:
-    source = dataset.source
-    if source is None or isinstance(source, TableSource) or source.extract is None:
+    if dataset.extract is None:
         return
+    source = dataset.landing
     if source.format is not Format.parquet:
         yield ("source", "format"), "source.format: an extract writes parquet; write that, or leave it out"
     if source.template.finds_several:

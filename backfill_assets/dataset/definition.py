@@ -19,6 +19,7 @@ from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import LateData
 from backfill_assets.dataset.checks import Checks, Measure
 from backfill_assets.dataset.consistency import AUDIT_COLUMNS, golden_misfits, misfits
+from backfill_assets.dataset.extracts import Extract
 from backfill_assets.dataset.sources import ColumnType, Consumer, Golden, Reference, Source, Upstream
 from backfill_assets.dataset.table_source import TableSource, of_its_kind
 
@@ -167,6 +168,11 @@ class Dataset(Part):
                 f"again: correct the rows there, then: backfill refresh {self.name}"
             )
         return self.feed
+
+    @property
+    def extract(self) -> Extract | None:
+        """What writes the files of its source, if they are not delivered."""
+        return self.source.extract if isinstance(self.source, Source) else None
 
     @property
     def lands_files(self) -> bool:

@@ -87,10 +87,10 @@ def to_extract(
     With `again`, days are also extracted until `extract.again` after their end. `known` has all deliveries of the days; `now`
     is aware.
     """
-    source = dataset.source
-    if source is None or source.extract is None:
+    if dataset.extract is None:
         return ()
-    form, wait = form_of(reading_of(source)), source.extract.again if again else dt.timedelta(0)
+    source = dataset.landing
+    form, wait = form_of(reading_of(source)), dataset.extract.again if again else dt.timedelta(0)
     own = (one for one in in_force(dataset, known) if one.landings and source.template.fits(one.day, one.path))
     taken = {one.day: one.delivered_at for one in own if form_of(one.reading) == form}
 

@@ -66,11 +66,13 @@ def _cycle(datasets: Mapping[str, LoadedDataset]) -> Iterator[FileProblem]:
 
 
 def _problems(loaded: LoadedDataset, datasets: Mapping[str, LoadedDataset]) -> Iterator[FileProblem]:
-    source = loaded.dataset.source
-    if source is not None and source.extract is not None:
+    if loaded.dataset.extract is not None:
+        path = loaded.dataset.landing.path
         for name, other in datasets.items():
-            if name != loaded.name and other.dataset.source is not None and other.dataset.source.path == source.path:
-                text = f"source.path {source.path!r} is that of {name}, too, whose files the extract would replace; leave it out"
+            if name != loaded.name and other.dataset.lands_files and other.dataset.landing.path == path:
+                text = (
+                    f"source.path {path!r} is that of {name}, too, whose files the extract would replace; leave it out"
+                )
                 yield _problem(loaded, "source.path", text)
     for name in loaded.dataset.upstream:
         if name not in datasets:
@@ -215,7 +217,7 @@ def _golden_problems(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _query_problems(dataset: Dataset) -> Iterator[tuple[KeyPath, str]]:
-    extract = dataset.source.extract if dataset.source is not None else None
+    extract = dataset.extract
     if extract is not None and extract.query is not None:
         for _, text in sql_problems(extract.query, "an extract's query"):
             yield ("source", "extract", "query"), f"source.extract.query: {text}"
@@ -227,11 +229,10 @@ def _with_code(dataset: Dataset, code: Mapping[str, bytes]) -> Dataset:
     Raises:
         DatasetError: there is no such file, or it is not UTF-8; `args` begin with the message.
     """
-    source = dataset.source
-    if source is None or source.extract is None:
+    if dataset.extract is None:
         return dataset
     script = ""
-    if source.extract.file is not None:
+    if dataset.extract.file is not None:
         if SCRIPT not in code:
             raise DatasetError(
                 f"source.extract.file: there is no {SCRIPT}; write one with def extract(day), or name a database"
@@ -240,8 +241,8 @@ def _with_code(dataset: Dataset, code: Mapping[str, bytes]) -> Dataset:
             script = decoded(normal(code[SCRIPT]))
         except DatasetError as error:
             raise DatasetError(f"{SCRIPT}: {error.args[0]}") from error
-    extract = source.extract.with_code(script, dataset.time_zone)
-    return dataset.model_copy(update={"source": source.model_copy(update={"extract": extract})})
+    extract = dataset.extract.with_code(script, dataset.time_zone)
+    return dataset.model_copy(update={"source": dataset.landing.model_copy(update={"extract": extract})})
 
 
 def _names_under(value: dict[str, object], key: str) -> tuple[str, ...]:

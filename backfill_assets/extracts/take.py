@@ -59,7 +59,7 @@ class Extracts(OnWarehouse):
         alike = [
             one
             for other, loaded in self.datasets.items()
-            if (source := loaded.dataset.source) and (one := source.extract) and _key(other, one) == key
+            if (one := loaded.dataset.extract) is not None and _key(other, one) == key
         ]
         places, interval = min(one.max_parallel for one in alike), max(one.interval for one in alike)
         with ExitStack() as stack:

@@ -194,7 +194,7 @@ def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
 
 def _again(dataset: Dataset, newest: dt.date, moment: dt.datetime) -> Iterator[dg.RunRequest]:
     """Land earlier days that are extracted again; if one has changed, it is a late delivery, and runs as such."""
-    extract = dataset.source.extract if dataset.source is not None else None
+    extract = dataset.extract
     for day in reversed(day_range(dataset.start, newest - ONE_DAY)):
         if extract is None or moment >= dataset.end_of(day) + extract.again:
             return

@@ -137,7 +137,7 @@ class DeliveryCommands:
         days = tuple(sorted({one.day for one in wanted}))
         if not wanted:
             raise ArgumentError(f"{name}: no delivery in force fits {chosen}; see: backfill deliveries {name}")
-        if loaded.dataset.landing.extract is not None:
+        if loaded.dataset.extract is not None:
             # What comes back the same is in raw already, and no day that was built from it is outdated.
             self.pipeline.extract(name, days)
             return self._done(name, self.pipeline.land_what_is_there(spark, name, days, extracted=days).new)

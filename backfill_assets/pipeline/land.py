@@ -227,7 +227,7 @@ class Landing(OnWarehouse):
         """
         loaded = self.datasets[name]
         window = loaded.dataset.fact_delivery_days(days)
-        if loaded.dataset.landing.extract is not None:
+        if loaded.dataset.extract is not None:
             self.extract(name, tuple(day for day in self._due(loaded, window, again=again) if day not in extracted))
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
@@ -277,7 +277,7 @@ class Landing(OnWarehouse):
             SourceError: names the folder, and a file that was landed before.
         """
         loaded = self.datasets[name]
-        if loaded.dataset.landing.extract is not None:
+        if loaded.dataset.extract is not None:
             return
 
         def known() -> tuple[Delivery, ...]:

@@ -15,10 +15,10 @@ from pydantic import TypeAdapter, ValidationError
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import BackfillError, InvalidNameError, PreconditionError
 from backfill_assets.core.release import TableCommit
-from backfill_assets.core.text import checked_name
+from backfill_assets.core.text import checked_name, number_of
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.sources import ColumnType
-from backfill_assets.delta import commit
+from backfill_assets.delta import commit, shadows
 from backfill_assets.delta.reading import add_actions, commits_of, error_text
 
 _TYPE: Final = TypeAdapter[str](ColumnType)
@@ -26,6 +26,12 @@ _KNOWN_FEATURES: Final = frozenset({
     "appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed",
 })  # fmt: skip
 """Features of writers with which a release leaves a correct table; others are refused until somebody has tried them."""
+_REFUSED_SETTINGS: Final = {
+    "delta.appendOnly": "a release replaces files: set it to false",
+    "delta.setTransactionRetentionDuration": "releases are found by their transactions: unset it",
+    "delta.compatibility.symlinkFormatManifest.enabled": "releases do not write these manifests, so their readers would "
+    "see old rows: set it to false",
+}
 
 
 @dataclass(frozen=True)
@@ -61,14 +67,14 @@ class FoundTable:
 
 
 def look_at(folder: Path) -> FoundTable:
-    """The Delta table in a folder; only its log is read.
+    """The Delta table in a folder; its log is read, and both ends of each file.
 
     Raises:
         PreconditionError: there is no Delta table, or it cannot be read.
     """
     table = _opened(folder)
     metadata, fields = table.metadata(), commit.table_fields(table)
-    adds = add_actions(table, "path", "num_records", "partition")
+    adds = add_actions(table, "path", "size_bytes", "num_records", "partition")
     partitions = tuple(metadata.partition_columns)
     days = {(add["partition"] or {}).get(partitions[0]) for add in adds} if len(partitions) == 1 else set()
     counts = [add["num_records"] for add in adds]
@@ -83,7 +89,7 @@ def look_at(folder: Path) -> FoundTable:
         rows=None if None in counts else sum(counts),
         version=table.version(),
         last=commits_of(table, 1)[0],
-        problems=(*_problems(table, adds), *(p for field in fields for p in _column_problems(field))),
+        problems=(*_problems(folder, table, adds), *(p for field in fields for p in _column_problems(field))),
     )
 
 
@@ -125,7 +131,7 @@ def _column(field: commit.Field) -> FoundColumn:
     return FoundColumn(field["name"], kind, bool(field["nullable"]), comment, generated)
 
 
-def _problems(table: DeltaTable, adds: list[dict[str, Any]]) -> Iterator[str]:
+def _problems(folder: Path, table: DeltaTable, adds: list[dict[str, Any]]) -> Iterator[str]:
     metadata, protocol = table.metadata(), table.protocol()
     partitions = metadata.partition_columns
     types = commit.table_types(table)
@@ -144,12 +150,28 @@ def _problems(table: DeltaTable, adds: list[dict[str, Any]]) -> Iterator[str]:
         )
     except PreconditionError as error:
         yield str(error).removeprefix("it: ")
-    if configuration.get("delta.appendOnly", "false") == "true":
-        yield "it is append-only (delta.appendOnly), and a release replaces files: set it to false"
+    for name, why in _REFUSED_SETTINGS.items():
+        if (configuration.get(name) or "false").lower() != "false":
+            yield f"it has {name}, and {why}"
     if unknown := sorted(set(protocol.writer_features or ()) - _KNOWN_FEATURES - set(commit.REFUSED_FEATURES)):
         yield f"it has the features {', '.join(unknown)}, which nobody has tried with releases: drop them"
-    if any("://" in add["path"] or add["path"].startswith("/") for add in adds):
-        yield "some of its files lie elsewhere, as in a shallow clone: copy it into a table of its own"
+    yield from _file_problems(folder, {add["path"]: add["size_bytes"] for add in adds})
+
+
+def _file_problems(folder: Path, sizes: Mapping[str, int]) -> Iterator[str]:
+    try:
+        lost = sorted(shadows.lost(folder, sizes))
+    except PreconditionError:
+        yield (
+            "some of its files lie elsewhere, as in a shallow clone, or have names with special characters: copy it into a "
+            "table of its own"
+        )
+        return
+    if lost:
+        yield (
+            f"it names {number_of(len(lost), 'file')} that are missing, altered or behind a link, first {lost[0]}: restore them, "
+            "or remove them from its log (FSCK REPAIR TABLE in Databricks)"
+        )
 
 
 def _column_problems(field: commit.Field) -> Iterator[str]:

@@ -167,7 +167,8 @@ def require_plain_table(root: Path, dataset: Dataset, table: DeltaTable) -> None
 
 
 _KEPT: Final = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
-_INTERVAL: Final = re.compile(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
+_INTERVAL: Final = re.compile(r"(?:interval)?(?:\s*\d+\s+(?:second|minute|hour|day|week)s?)+", re.IGNORECASE)
+_PART_OF_INTERVAL: Final = re.compile(r"(\d+)\s+(\w+?)s?\b")
 
 
 def kept_too_short(configuration: Mapping[str, str | None], needed: dt.timedelta) -> dict[str, str]:
@@ -185,8 +186,8 @@ def keep_long_enough(table: DeltaTable, needed: dt.timedelta) -> None:
 
 def _interval(text: str) -> dt.timedelta:
     """An interval in Delta's format; zero if it cannot be read, so that it is set again."""
-    found = _INTERVAL.fullmatch(text.strip())
-    return dt.timedelta(**{f"{found[2].lower()}s": int(found[1])}) if found else dt.timedelta(0)
+    parts = _PART_OF_INTERVAL.findall(text.lower()) if _INTERVAL.fullmatch(text.strip()) else []
+    return sum((dt.timedelta(**{f"{unit}s": int(number)}) for number, unit in parts), dt.timedelta(0))
 
 
 Active = Mapping[dt.date, Sequence[DataFile]]

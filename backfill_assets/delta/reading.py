@@ -23,12 +23,11 @@ from backfill_assets.core.errors import PreconditionError
 from backfill_assets.core.release import CommitKind, DataFile, Manifest, ReleaseKind, TableCommit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.storage.files import fitting, listed, text_of
-from backfill_assets.storage.layout import is_folder
+from backfill_assets.storage.layout import RELEASES, is_folder
 
 LOG = "_delta_log"
 SEALED = "_sealed_log"
 """The name of a shadow's log after its files belong to the published table: engines find no table there."""
-RELEASES = "_releases"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_=.+-]+(/[A-Za-z0-9_=.+-]+)*")
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -258,14 +257,14 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _commit(entry: Mapping[str, Any]) -> TableCommit:
-    release = str(entry.get("release") or "")
-    does = next((kind for kind in ReleaseKind if kind.value == entry.get("kind")), None)
-    kind = CommitKind.release if release and does and entry.get("manifest") else CommitKind.foreign
-    if entry.get(SCHEMA_COMMIT):
-        kind = CommitKind.schema
     at = dt.datetime.fromtimestamp(int(entry.get("timestamp") or 0) / 1000, dt.UTC)
-    manifest = str(entry.get("manifest") or "")
-    return TableCommit(int(entry["version"]), at, kind, str(entry.get("operation") or ""), release, manifest, does)
+    release, manifest, version = entry.get("release"), entry.get("manifest"), int(entry["version"])
+    does = next((kind for kind in ReleaseKind if kind.value == entry.get("kind")), None)
+    operation = str(entry.get("operation") or "")
+    if release and manifest and does:
+        return TableCommit(version, at, CommitKind.release, operation, str(release), str(manifest), does)
+    # Other writers may use one of these keys for something else.
+    return TableCommit(version, at, CommitKind.schema if entry.get(SCHEMA_COMMIT) else CommitKind.foreign, operation)
 
 
 def _count_only(records: int | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
@@ -150,7 +150,9 @@ def _torn(commit: Path) -> bool:
         actions = [json.loads(line) for line in text_of(commit).split("\n") if line.strip()]
     except ValueError:
         return True
-    releases = {action["commitInfo"].get("release") for action in actions if "commitInfo" in action} - {None}
+    infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
+    # Other writers may name a release of their own, and only ours has a manifest, too.
+    releases = {info["release"] for info in infos if info.get("release") and info.get("manifest")}
     # The transaction is the last line of a release: without it, file actions may be missing too.
     return not actions or not releases <= {action["txn"]["appId"] for action in actions if "txn" in action}
 
@@ -174,5 +176,14 @@ def shadow_folder(folder: str) -> str:
 def missing(root: Path, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
     """The files that do not exist below `root` as regular Parquet files of their size; a link counts as missing."""
     wanted = tuple(files)
-    lost = altered(root, {plain_path(f.path): f.size for f in wanted}, _PARQUET)
-    return tuple(f for f in wanted if f.path in lost)
+    gone = lost(root, {f.path: f.size for f in wanted})
+    return tuple(f for f in wanted if f.path in gone)
+
+
+def lost(root: Path, sizes: Mapping[str, int]) -> frozenset[str]:
+    """The same for paths, each with the size in bytes that its file should have.
+
+    Raises:
+        PreconditionError: a path is not a plain one below `root`.
+    """
+    return altered(root, {plain_path(path): size for path, size in sizes.items()}, _PARQUET)

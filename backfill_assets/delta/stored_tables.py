@@ -19,9 +19,9 @@ from backfill_assets.core.errors import LayoutError, PreconditionError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import SHADOW, StoredFile
 from backfill_assets.delta import reading, shadows
-from backfill_assets.delta.reading import LOG, RELEASES, add_actions, commits, error_text, manifest_files, read_manifest
+from backfill_assets.delta.reading import LOG, add_actions, commits, error_text, manifest_files, read_manifest
 from backfill_assets.storage.files import end_of, files_below, fitting, remove, size_of, sync
-from backfill_assets.storage.layout import Layout, below
+from backfill_assets.storage.layout import RELEASES, Layout, below
 
 
 @dataclass(frozen=True)
@@ -164,8 +164,12 @@ class StoredTables:
             # The doctor compares the files of published tables with their releases instead.
             lost=tuple(_lost(root, active)) if layer != Layer.published else (),
             rows=_rows(root, sound[-1]) if layer == Layer.raw and sound else {},
-            temporary=tuple(file for path, file in files.items() if _is_temporary(path, files)),
-            # An adopted table has files of its former writer, which is not our business.
+            # In the folder of an adopted table, other files are not ours: only those in the log and the manifests are.
+            temporary=tuple(
+                file
+                for path, file in files.items()
+                if (not adopted or path.startswith((f"{LOG}/", f"{RELEASES}/"))) and _is_temporary(path, files)
+            ),
             orphans=() if problem or damaged or adopted else tuple(_orphans(files.values(), active, log)),
             manifests=tuple(_unreadable(root)),
             torn_checkpoints=_torn_checkpoints(root / LOG, versions) if problem else (),

@@ -46,7 +46,7 @@ from backfill_assets.storage.files import (
     sync,
     write_atomically,
 )
-from backfill_assets.storage.layout import Layout, below, is_folder
+from backfill_assets.storage.layout import RELEASES, Layout, below, is_folder
 from backfill_assets.system import Clock
 
 
@@ -242,7 +242,7 @@ class PublishedTable:
     def store_manifest(self, manifest: Manifest) -> None:
         """Write the manifest beside the table, completely or not at all."""
         name = reading.plain_path(f"{manifest.release}.json")
-        write_atomically(self._root / reading.RELEASES / name, manifest.to_json())
+        write_atomically(self._root / RELEASES / name, manifest.to_json())
 
     def manifests(self) -> tuple[Manifest, ...]:
         """All manifests stored beside the table, by name.

@@ -55,7 +55,10 @@ class PublishedExam:
 
     @cached_property
     def _commits(self) -> Sequence[TableCommit]:
-        return self.table.history()
+        # Before an adopted table was adopted, it may have been that of another warehouse.
+        baselines = (r for r in self._true if r.manifest.kind is ReleaseKind.baseline)
+        since = min((r.version or 0 for r in baselines), default=0)
+        return [commit for commit in self.table.history() if commit.version >= since]
 
     @cached_property
     def _hashes(self) -> Mapping[str, str]:

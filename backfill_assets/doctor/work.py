@@ -101,7 +101,8 @@ class WorkExam:
 
     def _journalled(self, campaign: Campaign, journal: Collection[JournalEntry]) -> Iterator[Finding]:
         records = self.ledger.releases(unit=campaign.unit)
-        true = {r.manifest.release for r in records if r.state is ReleaseState.finalized}
+        # Also those of a table that was given back: they were made.
+        true = {r.manifest.release for r in records if r.state in {ReleaseState.finalized, ReleaseState.returned}}
         noted = {release for entry in journal for release in entry.released}
         unsettled = {r.manifest.release for r in records if r.state is ReleaseState.intent}
         for release in sorted(_to_be_noted(records) - noted):

@@ -49,8 +49,8 @@ def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout:
     if is_table(releases):
         _ensure(spark, DATA_RELEASES, f"SELECT * FROM delta.{quoted(str(releases))}")
     for loaded in datasets:
-        path = layout.published_path(loaded.name)
-        if not is_table(path):
+        # An adopted table that is out of reach must not stop the others.
+        if not layout.is_reachable(loaded.name) or not is_table(path := layout.published_path(loaded.name)):
             continue
         there = read_table(spark, path).columns
         columns = ", ".join(quoted(name) for name in loaded.dataset.columns if name in there)

@@ -8,10 +8,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from backfill_assets.core.errors import ArgumentError, ReadBackError, UnitError
+from backfill_assets.core.days import format_days
+from backfill_assets.core.errors import ArgumentError, PreconditionError, ReadBackError, UnitError
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState
+from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.delta.adoptable import require_adoptable
+from backfill_assets.delta.table import PublishedTable
 from backfill_assets.release.finish import (
     WAIT,
     After,
@@ -19,6 +22,7 @@ from backfill_assets.release.finish import (
     Finisher,
     no_after,
     no_checkpoint,
+    publish_locks,
     require_tables,
 )
 from backfill_assets.release.reconcile import Reconcile
@@ -54,6 +58,36 @@ def baseline_days(active: _Files, expected: _Files) -> tuple[DaySwap, ...]:
     return tuple(swap for swap in days if {f.identity for f in swap.remove} != {f.identity for f in swap.add})
 
 
+def changed_days(table: PublishedTable, records: Sequence[ReleaseRecord]) -> tuple[DaySwap, ...]:
+    """The days of an adopted table of which readers see other files than its `records` brought."""
+    return baseline_days(table.active(), expected_files(records))
+
+
+def require_sole_writer(dataset: str, table: PublishedTable, records: Sequence[ReleaseRecord]) -> None:
+    """Refuse releases of an adopted table while a change of another writer waits for a person.
+
+    The log may no longer have that writer's commits, so the files are compared, too.
+
+    Raises:
+        PreconditionError: names the newest commit, or the days.
+    """
+    foreign, changed = table.foreign(), tuple(swap.day for swap in changed_days(table, records))
+    if foreign:
+        newest = foreign[0]
+        found = (
+            f"its adopted table has {number_of(len(foreign), 'commit')} of another writer since its baseline, the newest is "
+            f"version {newest.version} ({newest.operation}, {newest.at:%Y-%m-%d %H:%M} UTC)"
+        )
+    elif changed:
+        found = f"readers of its adopted table see other files of {format_days(changed, most=3)} than releases brought"
+    else:
+        return
+    raise PreconditionError(
+        f"{dataset}: {found}. End that writer; if its rows are right, accept them: backfill adopt {dataset} --again "
+        "--reason TEXT"
+    )
+
+
 @dataclass(frozen=True)
 class Adoption(OnWarehouse):
     """Adopts tables, accepts what another writer did to them, and gives them back; moves and copies no data."""
@@ -73,8 +107,9 @@ class Adoption(OnWarehouse):
             TableMovedError: its former writer is still at work.
         """
         require_tables(self.tables, (name,))
-        require_adoptable(folder, self.definitions[name])
-        take(self.layout, name, folder)
+        with publish_locks(self.ledger, (name,), self.wait):
+            require_adoptable(folder, self.definitions[name])
+            take(self.layout, name, folder)
         self.checkpoint("take")
         with self._settled(name):
             records = self.ledger.releases(name, states={ReleaseState.finalized})
@@ -100,7 +135,7 @@ class Adoption(OnWarehouse):
         require_tables(self.tables, (name,))
         with self._settled(name):
             self._require_adopted(name)
-            if not self.tables[name].foreign():
+            if not self.tables[name].foreign() and not changed_days(self.tables[name], self.ledger.releases(name)):
                 raise ArgumentError(f"{name}: no other writer committed to its table; there is nothing to accept")
             require_adoptable(self.layout.published_path(name), self.definitions[name])
             self.tables[name].keep_long_enough()
@@ -118,8 +153,8 @@ class Adoption(OnWarehouse):
             UnitError: an open unit has days of it.
         """
         require_tables(self.tables, (name,))
-        with self._settled(name):
-            self._require_adopted(name)
+        self._require_adopted(name)
+        with self._settled(name) if self.layout.is_reachable(name) else publish_locks(self.ledger, (name,), self.wait):
             if units := self.ledger.units(name, {UnitState.open}):
                 raise UnitError(
                     f"{name}: unit {units[0].id} is open; publish it (backfill publish {units[0].id}) or give it up "
@@ -138,8 +173,8 @@ class Adoption(OnWarehouse):
 
     def _baseline(self, name: str, reason: str) -> Adopted:
         table = self.tables[name]
-        version, active = table.version(), table.active()
-        manifest = self._manifest(name, baseline_days(active, expected_files(self.ledger.releases(name))), reason)
+        version = table.version()
+        manifest = self._manifest(name, changed_days(table, self.ledger.releases(name)), reason)
         table.store_manifest(manifest)
         self.checkpoint("manifest")
         self.ledger.intend(manifest)

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from backfill_assets.core.errors import EvidenceError, PreconditionError, ReadBackError, UnitError
-from backfill_assets.core.release import Manifest, ReleaseKind, TableCommit
-from backfill_assets.core.text import number_of
+from backfill_assets.core.errors import EvidenceError, ReadBackError, UnitError
+from backfill_assets.core.release import Manifest, ReleaseKind
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.evidence.basis import BasisNow, ContentFingerprints
 from backfill_assets.evidence.readiness import DayBlocker, Guard, Readiness, Sanction, Survey, no_guard, refusal
+from backfill_assets.release.adopt import require_sole_writer
 from backfill_assets.release.finish import (
     WAIT,
     After,
@@ -57,21 +57,6 @@ class AlreadyReleased(_Outcome):
 
 
 _Kind = TypeVar("_Kind", bound=_Outcome)
-
-
-def require_sole_writer(dataset: str, foreign: Sequence[TableCommit]) -> None:
-    """Refuse releases of an adopted table while commits of other writers, newest first, wait for a person.
-
-    Raises:
-        PreconditionError: names the newest of them.
-    """
-    if foreign:
-        newest = foreign[0]
-        raise PreconditionError(
-            f"{dataset}: its adopted table has {number_of(len(foreign), 'commit')} of another writer since its baseline, the "
-            f"newest is version {newest.version} ({newest.operation}, {newest.at:%Y-%m-%d %H:%M} UTC). End that writer; if its "
-            f"rows are right, accept them: backfill adopt {dataset} --again --reason TEXT"
-        )
 
 
 @dataclass(frozen=True)
@@ -167,9 +152,11 @@ class Publisher(OnWarehouse):
         return _outcome(Released, unit.id, manifests, versions)
 
     def _verified(self, unit: Unit, evidence_hash: str | None) -> tuple[Survey, Sanction]:
-        for name in unit.targets:
-            require_sole_writer(name, self.tables[name].foreign())
         survey = self.readiness.survey(unit)
+        for name in unit.targets:
+            # After the survey, whose version the commit compares: a writer in between must not be missed.
+            if self.tables[name].adopted:
+                require_sole_writer(name, self.tables[name], self.ledger.releases(name))
         if survey.blockers:
             raise EvidenceError(refusal(unit, survey.blockers, self.definitions))
         if evidence_hash is not None and evidence_hash != survey.hash:
@@ -252,6 +239,11 @@ class Publisher(OnWarehouse):
     def _already(self, unit: Unit) -> AlreadyReleased:
         history = self.ledger.releases(unit=unit.id)
         records = last_publish(history)
+        if not records:
+            raise UnitError(
+                f"unit {unit.id} was published, and its table was given back since (backfill unadopt); launch its days again "
+                "for a new unit"
+            )
         undone = {(r.manifest.dataset, day) for r in records for day in undone_days(history, r.manifest.release)}
         if undone:
             raise UnitError(

@@ -140,12 +140,14 @@ class WatchRelease(OnWarehouse):
         its specification get a notice with the command that undoes it.
 
         Raises:
-            UnitError: there is no such release, or it is a rollback.
+            UnitError: there is no such release, or it is a rollback or a baseline.
             DatasetError: the dataset lists no consumers, or one of their queries fails.
             TimeTravelError: the release was never committed, or its files or the earlier ones have been cleaned up.
         """
         record = self.ledger.release(release_id)
         manifest = record.manifest
+        if manifest.kind is ReleaseKind.baseline:
+            raise UnitError(f"release {release_id} is a baseline, which changed nothing; watch a release after it")
         if manifest.kind is not ReleaseKind.publish:
             raise UnitError(f"release {release_id} is a rollback; watch the release that it undid: {manifest.undoes}")
         loaded, table = self._loaded(manifest.dataset), self.tables[manifest.dataset]

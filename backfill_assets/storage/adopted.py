@@ -7,8 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from backfill_assets.core.errors import LayoutError
-from backfill_assets.storage.files import make_folder, sync
-from backfill_assets.storage.layout import OWNER, Layout
+from backfill_assets.core.release import SHADOW
+from backfill_assets.storage.files import fitting, make_folder, move_into, remove, sync
+from backfill_assets.storage.layout import OWNER, RELEASES, Layout
+
+_RETURNED = "_returned_releases"
+"""Folder of a table that was given back, for the manifests of its former releases."""
 
 
 def take(layout: Layout, dataset: str, folder: Path) -> None:
@@ -23,6 +27,8 @@ def take(layout: Layout, dataset: str, folder: Path) -> None:
         raise LayoutError(f"{target}: a table in the warehouse, or around it, cannot be adopted; move it out first")
     if os.path.lexists(link) and link.resolve() != target:
         raise LayoutError(f"{dataset} has a published table, {link.resolve()}; adopt {target} under another name")
+    if not os.path.lexists(link) and not (target / OWNER).exists():
+        _require_no_owner(target)
     make_folder(link.parent)
     try:
         _create(target / OWNER, layout.mark(dataset))
@@ -30,7 +36,7 @@ def take(layout: Layout, dataset: str, folder: Path) -> None:
         if (found := (target / OWNER).read_text(encoding="utf-8")) != layout.mark(dataset):
             raise LayoutError(
                 f"{target} is adopted already, as {found[:200]}: one table has one owner. Give it back there first: "
-                "backfill unadopt"
+                f"backfill unadopt; if this is a copy of that table, remove {OWNER} and rename {RELEASES} in it"
             ) from None
     except OSError as error:
         raise LayoutError(
@@ -42,7 +48,7 @@ def take(layout: Layout, dataset: str, folder: Path) -> None:
 
 
 def give_back(layout: Layout, dataset: str) -> Path:
-    """Remove the mark and the link, and nothing else; returns the table's folder. Is safe to repeat.
+    """Remove the mark and the link, and put the manifests aside; returns the table's folder. Is safe to repeat.
 
     Raises:
         LayoutError: the table of the dataset is not adopted.
@@ -52,10 +58,26 @@ def give_back(layout: Layout, dataset: str) -> Path:
         raise LayoutError(f"the published table of {dataset} was not adopted; there is nothing to give back")
     target = link.resolve()
     with suppress(LayoutError):  # gone, or somebody else's by now
-        (layout.published_path(dataset) / OWNER).unlink()
+        folder = layout.published_path(dataset)
+        # The next owner must not take these releases for its own.
+        move_into(folder / _RETURNED, sorted(fitting(folder / RELEASES, "*")), sync)
+        remove([], [folder / RELEASES])
+        (folder / OWNER).unlink()
     link.unlink()
     sync(link.parent)
     return target
+
+
+def _require_no_owner(target: Path) -> None:
+    """Refuse a table without a mark that another warehouse created, or a folder in which a sweep would delete files of others."""
+    shadow = SHADOW if not (target / _RETURNED).exists() else ""
+    for name in filter(None, (RELEASES, shadow)):
+        if (target / name).exists():
+            raise LayoutError(
+                f"{target} has a folder {name}: it is the published table of another warehouse, and one table has one owner. If "
+                f"that warehouse is no longer used, rename {RELEASES} to {_RETURNED}; a folder {SHADOW} of somebody else needs "
+                "another name"
+            )
 
 
 def _create(path: Path, text: str) -> None:

@@ -23,6 +23,8 @@ from backfill_assets.dataset.consistency import DATA_RELEASES
 
 OWNER: Final = "_backfill_assets.json"
 """File in the folder of an adopted table that says whose it is."""
+RELEASES: Final = "_releases"
+"""Folder of a published table for the manifests of its releases."""
 SET_ASIDE = "_set_aside"
 """Folder of the warehouse for damaged commits."""
 _SHOWN = 200
@@ -60,6 +62,14 @@ class Layout:
     def is_adopted(self, dataset: str) -> bool:
         """Whether the published table of a dataset is one that stays where it was before."""
         return self.link(dataset).is_symlink()
+
+    def is_reachable(self, dataset: str) -> bool:
+        """Whether the folder of the published table is there and belongs to this warehouse; a new table has none yet."""
+        try:
+            self.published_path(dataset)
+        except LayoutError:
+            return False
+        return True
 
     def link(self, dataset: str) -> Path:
         """The place of the published table in the warehouse; for an adopted table, a link to its folder.

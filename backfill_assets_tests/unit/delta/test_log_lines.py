@@ -16,7 +16,7 @@ def test_a_commit_is_complete_although_statistics_of_texts_contain_other_line_en
     commit = tmp_path / reading.LOG / f"{0:020}.json"
     commit.parent.mkdir()
     add = {"path": "a.parquet", "stats": json.dumps({"maxValues": {"name": f"one{mark}two"}}, ensure_ascii=False)}
-    actions = [{"commitInfo": {"release": "r_1"}}, {"add": add}, {"txn": {"appId": "r_1"}}]
+    actions = [{"commitInfo": {"release": "r_1", "manifest": "m"}}, {"add": add}, {"txn": {"appId": "r_1"}}]
     commit.write_text("\n".join(json.dumps(action, ensure_ascii=False) for action in actions), encoding="utf-8")
     # Written like `json.dumps` without spaces, as engines write commits.
     commit.write_text(commit.read_text(encoding="utf-8").replace('{"add": ', '{"add":'), encoding="utf-8")

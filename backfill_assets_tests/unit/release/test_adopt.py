@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from backfill_assets.core.errors import (
     ArgumentError,
@@ -22,6 +23,7 @@ from backfill_assets.core.release import ReleaseKind, ReleaseState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.findings import FindingSeverity
+from backfill_assets.evidence.readiness import Readiness
 from backfill_assets.release.adopt import Adopted, Adoption
 from backfill_assets.release.finish import no_checkpoint
 from backfill_assets.storage.layout import OWNER
@@ -41,10 +43,11 @@ def write(folder: Path, data: Mapping[dt.date, Sequence[int]], mode: Any = "appe
     write_deltalake(folder, rows_of(data).select(PLAIN), mode=mode, partition_by=["day"])
 
 
-def overwrite(folder: Path, date: dt.date, amounts: Sequence[int]) -> None:
+def overwrite(folder: Path, date: dt.date, amounts: Sequence[int], **said: str) -> None:
     """Another writer changes a day; a table that has been released to has audit columns."""
-    rows = rows_of({date: amounts}).select(PLAIN)
-    write_deltalake(folder, rows, mode="overwrite", predicate=f"day = '{date}'", schema_mode="merge")
+    rows, saying = rows_of({date: amounts}).select(PLAIN), CommitProperties(custom_metadata=said)
+    own = f"day = '{date}'"
+    write_deltalake(folder, rows, mode="overwrite", predicate=own, schema_mode="merge", commit_properties=saying)
 
 
 @pytest.fixture
@@ -135,6 +138,66 @@ def test_another_writer_in_the_middle_of_a_release_stops_it(world: World, lake: 
     assert content(lake) == {day(0): [1], day(1): [1, 5], day(2): [9]}
 
 
+def test_a_writer_that_uses_our_keys_for_something_else_is_another_writer(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    unit = unreleased(world, {day(0): [7]})
+    overwrite(lake, day(2), [9])
+    overwrite(lake, day(1), [10], kind="baseline", release="2.4")
+    with pytest.raises(PreconditionError, match=r"2 commits of another writer.*version 5"):
+        world.publisher().release(unit)
+    assert adoption(world).accept("sales", "it was right").days == (day(1), day(2))
+
+
+def test_a_commit_of_another_writer_that_names_a_release_is_not_taken_for_a_torn_one(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    unit = unreleased(world, {day(0): [7]})
+
+    def crash(step: str) -> None:
+        if step == "intend":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        world.publisher(crash).release(unit)
+    overwrite(lake, day(2), [9], release="2.4")
+    world.reconcile().run()
+    assert content(lake) == {day(0): [1], day(1): [1, 5], day(2): [9]}
+
+
+def test_another_writer_whose_commits_the_log_has_no_longer_stops_releases_too(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    unit = unreleased(world, {day(0): [7]})
+    overwrite(lake, day(2), [9])
+    world.tables["sales"].prepare("_shadow/none/1")  # our own commit is the newest one
+    DeltaTable(lake).create_checkpoint()
+    version = DeltaTable(lake).version()
+    for commit in sorted((lake / "_delta_log").glob("*.json"))[:version]:
+        commit.unlink()
+    assert world.tables["sales"].foreign() == ()
+    with pytest.raises(PreconditionError, match=r"see other files of 2026-01-03 than releases brought"):
+        world.publisher().release(unit)
+    assert adoption(world).accept("sales", "it was right").days == (day(2),)
+    world.publisher().release(unit)
+    assert content(lake) == {day(0): [7], day(1): [1, 5], day(2): [9]}
+
+
+def test_another_writer_during_the_survey_of_a_release_stops_it(
+    world: World, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopted(world, lake)
+    world.released({day(0): [6]})
+    unit, survey, done = unreleased(world, {day(0): [7]}), Readiness.survey, list[str]()
+
+    def interfere(self: Readiness, unit: Any) -> Any:
+        if not done:
+            done.append("")
+            overwrite(lake, day(2), [9])
+        return survey(self, unit)
+
+    monkeypatch.setattr(Readiness, "survey", interfere)
+    with pytest.raises(PreconditionError, match="another writer since its baseline"):
+        world.publisher().release(unit)
+
+
 def test_another_writer_in_the_middle_of_an_adoption_stops_it(world: World, lake: Path) -> None:
     def interfere(step: str) -> None:
         if step == "intend":
@@ -196,6 +259,42 @@ def test_a_table_has_one_owner(world: World, lake: Path, tmp_path: Path) -> None
     assert findings(world) == []
 
 
+def test_the_published_table_of_another_warehouse_is_not_adopted(world: World, tmp_path: Path) -> None:
+    elsewhere = World(tmp_path / "other", first_id=50)
+    elsewhere.released({day(0): [3]})
+    with pytest.raises(LayoutError, match="it is the published table of another warehouse"):
+        adopted(world, elsewhere.homes["sales"])
+    assert not (elsewhere.homes["sales"] / OWNER).exists()
+    elsewhere.close()
+
+
+def test_a_table_with_a_folder_in_which_a_sweep_would_delete_files_of_others_is_not_adopted(
+    world: World, lake: Path
+) -> None:
+    (lake / "_shadow").mkdir()
+    with pytest.raises(LayoutError, match="a folder _shadow of somebody else needs another name"):
+        adopted(world, lake)
+    assert not (lake / OWNER).exists()
+
+
+def test_a_table_that_was_given_back_is_adopted_by_another_warehouse_and_returns(
+    world: World, lake: Path, tmp_path: Path
+) -> None:
+    adopted(world, lake)
+    world.released({day(0): [7]})
+    adoption(world).give_back("sales")
+    elsewhere = World(tmp_path / "other", first_id=50)
+    assert adopted(elsewhere, lake).days == tuple(DAYS)
+    elsewhere.released({day(1): [8]})
+    assert findings(elsewhere) == []
+    adoption(elsewhere).give_back("sales")
+    elsewhere.close()
+    assert adopted(world, lake).days == tuple(DAYS)
+    world.rollback().execute(world.released({day(1): [9]}), "no")
+    assert content(lake) == {day(0): [7], day(1): [8], day(2): [1]}
+    assert findings(world) == []
+
+
 def test_a_dataset_that_has_a_published_table_adopts_no_other(world: World, lake: Path) -> None:
     world.released({day(0): [3]})
     with pytest.raises(LayoutError, match=r"adopt .* under another name"):
@@ -212,6 +311,9 @@ def test_a_link_to_a_table_that_was_not_adopted_is_refused(world: World, lake: P
     with pytest.raises(LayoutError, match="no readable"):
         world.tables["sales"].version()
     assert any(OWNER in found for found in findings(world))
+    # As the message says: there may be another table now.
+    assert adoption(world).give_back("sales") == lake
+    assert not world.homes["sales"].is_symlink()
 
 
 @pytest.mark.parametrize("place", ["", "below", "published/other"])
@@ -249,6 +351,15 @@ def test_a_table_that_was_given_back_is_adopted_again(world: World, lake: Path) 
     world.rollback().execute(world.released({day(0): [8]}), "no")
     assert world.content() == {day(0): [7], day(1): [1, 5]}
     assert findings(world) == []
+
+
+def test_a_unit_whose_table_was_given_back_does_not_count_as_released(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    unit = unreleased(world, {day(0): [7]})
+    world.publisher().release(unit)
+    adoption(world).give_back("sales")
+    with pytest.raises(UnitError, match="its table was given back since"):
+        world.publisher().release(unit)
 
 
 def test_a_table_with_an_open_unit_is_not_given_back(world: World, lake: Path) -> None:
@@ -304,6 +415,25 @@ def test_the_log_and_the_files_of_an_adopted_table_are_kept_as_long_as_a_rollbac
     configuration = DeltaTable(lake).metadata().configuration
     assert configuration["delta.logRetentionDuration"] == "interval 3196800 seconds"
     assert configuration["delta.deletedFileRetentionDuration"] == "interval 3196800 seconds"
+
+
+def test_a_longer_retention_of_an_adopted_table_is_kept(world: World, lake: Path) -> None:
+    names = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
+    DeltaTable(lake).alter.set_table_properties(dict.fromkeys(names, "interval 52 weeks 1 day 5 hours"))
+    adopted(world, lake)
+    configuration = DeltaTable(lake).metadata().configuration
+    assert {configuration[name] for name in names} == {"interval 52 weeks 1 day 5 hours"}
+
+
+def test_files_in_the_folder_of_an_adopted_table_that_look_unfinished_stay(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    others = [lake / name for name in ("notes#1", "_commit_a.json.tmp", ".part.crc", "day=2026-01-01/.x.tmp")]
+    ours = lake / "_delta_log" / "_commit_b.json.tmp"
+    for file in (*others, ours):
+        file.write_text("")
+        os.utime(file, (0, 0))
+    world.repairer().repair()
+    assert [file.exists() for file in (*others, ours)] == [True, True, True, True, False]
 
 
 def changed(folder: Path, kind: str, **values: object) -> None:
@@ -373,13 +503,29 @@ def of_a_clone(folder: Path) -> None:
     changed(folder, "add", path="file:///elsewhere/day=2026-01-01/a.parquet")
 
 
+def with_a_blank_in_a_file_name(folder: Path) -> None:
+    changed(folder, "add", path="day=2026-01-01/a%20b.parquet")
+
+
+def without_a_file(folder: Path) -> None:
+    changed(folder, "add", path="day=2026-01-01/gone.parquet")
+
+
+def forgetting_transactions(folder: Path) -> None:
+    changed(folder, "metaData", configuration={"delta.setTransactionRetentionDuration": "interval 7 days"})
+
+
+def read_by_manifests(folder: Path) -> None:
+    changed(folder, "metaData", configuration={"delta.compatibility.symlinkFormatManifest.enabled": "TRUE"})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (not_null, r"column amount NOT NULL"),
         (generated, r"column amount delta.generationExpression \(amount <=> \(id \* 2\)\)"),
         (constrained, r"constraint positive \(amount > 0\)"),
-        (append_only, r"append-only"),
+        (append_only, r"delta.appendOnly, and a release replaces files"),
         (with_deletion_vectors, r"deletionVectors"),
         (with_row_tracking, r"the features domainMetadata, rowTracking, which nobody has tried"),
         (of_a_text_day, r"partitioned by day \(string\)"),
@@ -388,6 +534,10 @@ def of_a_clone(folder: Path) -> None:
         (with_a_capital_name, r"column 'Amount' is not a safe name"),
         (without_a_day, r"rows without a day \(day is null\)"),
         (of_a_clone, r"some of its files lie elsewhere"),
+        (with_a_blank_in_a_file_name, r"have names with special characters"),
+        (without_a_file, r"1 file that are missing.*first day=2026-01-01/gone.parquet: restore"),
+        (forgetting_transactions, r"setTransactionRetentionDuration, and releases are found by their transactions"),
+        (read_by_manifests, r"symlinkFormatManifest.enabled, and releases do not write these manifests"),
     ],
 )
 def test_a_table_that_no_release_fits_is_refused_before_anything_is_written(

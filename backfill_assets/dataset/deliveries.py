@@ -17,7 +17,8 @@ from typing import Final
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.delivery import ARCHIVES, Deed, Delivery, DeliveryEntry, FileContent, Place
 from backfill_assets.dataset.definition import Dataset, Deduplicate
-from backfill_assets.dataset.sources import OrderBy, form_of, reading_of
+from backfill_assets.dataset.reading import form_of, reading_of
+from backfill_assets.dataset.sources import OrderBy
 
 _OF_A_DAY: Final = 10**9
 """Order numbers per delivery day; the second half is for later deliveries."""

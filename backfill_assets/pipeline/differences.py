@@ -17,7 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import DayComparison, RowChange, RowCounts
-from backfill_assets.dataset.sources import Source, form_of, reading_of
+from backfill_assets.dataset.reading import form_of, reading_of
+from backfill_assets.dataset.sources import Source
 from backfill_assets.pipeline.compare import (
     ADDED,
     CHANGED,

@@ -30,7 +30,8 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from backfill_assets.core.delivery import ARCHIVES
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line, shortened, visible
-from backfill_assets.dataset.sources import Encoding, Files, Format, NamedBy, Source, Undeclared, form_of, reading_of
+from backfill_assets.dataset.reading import form_of, reading_of
+from backfill_assets.dataset.sources import Encoding, Files, Format, NamedBy, Source, Undeclared
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, Headers, csv_cells, dropped, json_cells
 from backfill_assets.pipeline.tables import quoted, struct_of
 

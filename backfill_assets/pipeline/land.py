@@ -26,7 +26,7 @@ from backfill_assets.dataset.deliveries import (
     to_extract,
 )
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.sources import form_of, reading_of
+from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.delta.reading import files_of_days, is_table, rows_by_day
 from backfill_assets.delta.shadows import keep, kept
 from backfill_assets.evidence.inputs import lost_days

@@ -19,7 +19,8 @@ from backfill_assets.core.delivery import Delivery, FileContent, TableDay
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.sources import NamedBy, Source, Undeclared, form_of, reading_of
+from backfill_assets.dataset.reading import form_of, reading_of
+from backfill_assets.dataset.sources import NamedBy, Source, Undeclared
 from backfill_assets.delta.reading import data_file, files_of_days, is_table, rows_by_day
 from backfill_assets.evidence.inputs import surplus_days
 from backfill_assets.pipeline.formats import FORM, INGESTED, cells_of, headers_of, raw_schema

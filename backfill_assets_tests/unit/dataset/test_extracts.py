@@ -15,7 +15,8 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import to_extract
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.sources import Format, reading_of
+from backfill_assets.dataset.reading import reading_of
+from backfill_assets.dataset.sources import Format
 from backfill_assets_tests.harness.dataset_folders import YAML, loaded, problems, write_dataset
 
 QUERY = "SELECT trip, fare, city FROM trips WHERE day = :day"

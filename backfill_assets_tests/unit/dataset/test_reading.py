@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.dataset.sources import Source, form_of, reading_of
+from backfill_assets.dataset.reading import form_of, reading_of
+from backfill_assets.dataset.sources import Source
 
 PLAIN: dict[str, Any] = {"format": "csv", "path": "x/{day}.csv", "columns": {"a": "string", "b": "long"}}
 options = st.fixed_dictionaries(

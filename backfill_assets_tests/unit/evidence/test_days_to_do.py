@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 from backfill_assets.core.delivery import Deed
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.unit import StagedDay
-from backfill_assets.dataset.sources import reading_of
+from backfill_assets.dataset.reading import reading_of
 from backfill_assets.delta.reading import digests_by_day
 from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.storage.files import discover

@@ -18,7 +18,8 @@ from backfill_assets.core.unit import Hold, LateData, UnitState
 from backfill_assets.dataset.definition import Live
 from backfill_assets.dataset.extracts import Extract
 from backfill_assets.dataset.loaded import Catalog
-from backfill_assets.dataset.sources import Format, OnMissing, Reference, reading_of
+from backfill_assets.dataset.reading import reading_of
+from backfill_assets.dataset.sources import Format, OnMissing, Reference
 from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.evidence.outdated import OutdatedDays
 from backfill_assets.storage import files

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
-import psutil
 from pydantic import BaseModel, ConfigDict, Field
 
 from backfill_assets.campaign.approval import parse_roles
@@ -19,7 +18,7 @@ from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaign.plan import Price, parse_price
 from backfill_assets.core.errors import SettingsError
 from backfill_assets.core.text import may_hold_secret, parse_duration
-from backfill_assets.storage.layout import Mount, refused_mount, refused_url
+from backfill_assets.storage.layout import mounts_here, refused_mount, refused_url
 
 PREFIX: Final = "BACKFILL_ASSETS_"
 """All our variables begin with it."""
@@ -305,8 +304,7 @@ def _computes(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _require_disk(warehouse: Path) -> None:
     try:
-        mounts = [Mount(Path(p.mountpoint), p.device, p.fstype) for p in psutil.disk_partitions(all=True)]
-        reason = refused_mount(_resolved(warehouse), mounts)
+        reason = refused_mount(_resolved(warehouse), mounts_here())
     except (OSError, RuntimeError) as error:
         reason = f"its links cannot be followed ({error}); fix them, or give another folder"
     if reason:

@@ -18,6 +18,7 @@ from backfill_assets.dataset.yaml import shown_path
 from backfill_assets.delta.adoptable import FoundTable, look_at, require_adoptable
 from backfill_assets.project.adopted_dataset import draft_of
 from backfill_assets.project.scaffold import Scaffold
+from backfill_assets.storage.layout import refused_url
 
 Name = Annotated[str, typer.Argument(help="The name of the dataset.")]
 _STOP = (
@@ -88,6 +89,8 @@ def _carry_out(application: Application, name: str, folder: Path | None, reason:
 
 def _folder(application: Application, origin: str) -> Path:
     """The folder of a table, by path or by its name in Spark's catalog."""
+    if reason := refused_url(origin):
+        raise PreconditionError(f"{origin} cannot be adopted; {reason}")
     if "/" in origin or Path(origin).is_dir():
         return Path(origin).absolute()
     from pyspark.errors import PySparkException  # takes long to load, and a path does not need it

@@ -9,7 +9,7 @@ from pathlib import Path
 from backfill_assets.core.errors import LayoutError
 from backfill_assets.core.release import SHADOW
 from backfill_assets.storage.files import fitting, make_folder, move_into, remove, sync
-from backfill_assets.storage.layout import OWNER, RELEASES, Layout
+from backfill_assets.storage.layout import OWNER, RELEASES, Layout, mounts_here, refused_mount
 
 _RETURNED = "_returned_releases"
 """Folder of a table that was given back, for the manifests of its former releases."""
@@ -27,6 +27,8 @@ def take(layout: Layout, dataset: str, folder: Path) -> None:
         raise LayoutError(f"{target}: a table in the warehouse, or around it, cannot be adopted; move it out first")
     if os.path.lexists(link) and link.resolve() != target:
         raise LayoutError(f"{dataset} has a published table, {link.resolve()}; adopt {target} under another name")
+    if reason := refused_mount(target, mounts_here()):
+        raise LayoutError(f"{target} cannot be adopted; {reason}")
     if not os.path.lexists(link) and not (target / OWNER).exists():
         _require_no_owner(target)
     make_folder(link.parent)

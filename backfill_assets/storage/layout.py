@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
 
+import psutil
+
 from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.errors import LayoutError, PreconditionError
 from backfill_assets.core.layers import Layer
@@ -258,6 +260,11 @@ def refused_url(url: str) -> str:
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     reason = _OBJECT_STORES.get(scheme)
     return f"it is an object store, and commits would be lost: {reason}. {_REMEDY}" if reason else ""
+
+
+def mounts_here() -> tuple[Mount, ...]:
+    """The file systems that are mounted on this host, the later of two at one point last."""
+    return tuple(Mount(Path(p.mountpoint), p.device, p.fstype) for p in psutil.disk_partitions(all=True))
 
 
 def refused_mount(folder: PurePath, mounts: Iterable[Mount]) -> str:

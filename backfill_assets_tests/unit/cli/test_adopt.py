@@ -101,6 +101,10 @@ def test_a_draft_overwrites_nothing_and_a_dry_run_writes_nothing(run: Run, lake:
         (("--from", "nowhere/at/all", "--key", "id"), r"there is no Delta table"),
         (("--from", "lake/orders"), r"--key names nothing, and the table has day, order_id, amount, city"),
         (("--from", "lake/orders", "--key", "order_id,total"), r"--key names total"),
+        (
+            ("--from", "s3://lake/orders", "--key", "order_id"),
+            r"s3://lake/orders cannot be adopted; it is an object store",
+        ),
         (("--again",), r"needs a --reason"),
         (("--again", "--from", "lake/orders", "--reason", "x"), r"no --from"),
     ],

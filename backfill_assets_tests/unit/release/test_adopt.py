@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
@@ -594,3 +595,15 @@ def test_a_torn_commit_of_an_adopted_table_is_set_aside_in_its_own_folder(world:
     assert (lake / "_set_aside" / torn.name).exists()
     world.publisher().release(unit)
     assert content(lake)[day(0)] == [7]
+
+
+def test_a_table_on_a_mounted_object_store_is_refused(
+    world: World, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As s3fs shows itself in the list of mounts; a real mount needs root and a bucket."""
+    listed = psutil.disk_partitions(all=True)
+    mounted = listed[0]._replace(mountpoint=str(lake.parent), device="s3fs", fstype="fuse.s3fs")
+    monkeypatch.setattr(psutil, "disk_partitions", lambda **_: [*listed, mounted])
+    with pytest.raises(LayoutError, match="shows an object store as a folder"):
+        adopted(world, lake)
+    assert not (lake / OWNER).exists()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
-from backfill_assets.core.canonical import from_json
+from backfill_assets.core.canonical import digest, from_json
 from backfill_assets.core.days import slices
 from backfill_assets.core.errors import LedgerError, UnitError
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState, corrected
@@ -238,12 +238,14 @@ class ReleaseRows(Rows):
     def turn(self, name: str, interval: dt.timedelta) -> dt.timedelta:
         """Take the turn of a name if the last one was taken at least an `interval` ago; otherwise, how long to wait for it."""
         with self._database.write() as connection:
-            now, last = self._clock.now(), read_meta(connection, meta, name)
+            # A name may be longer than a key.
+            key = f"turn {digest(name)[:32]}"
+            now, last = self._clock.now(), read_meta(connection, meta, key)
             wait = dt.datetime.fromisoformat(last) + interval - now if last else dt.timedelta(0)
             # A longer wait would mean that the clock was set back.
             if dt.timedelta(0) < wait <= interval:
                 return wait
-            upsert(connection, meta, [{"key": name, "value": now.isoformat()}], replace=["value"])
+            upsert(connection, meta, [{"key": key, "value": now.isoformat()}], replace=["value"])
         return dt.timedelta(0)
 
     def locks(self) -> tuple[Lock, ...]:

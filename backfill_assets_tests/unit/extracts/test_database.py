@@ -86,7 +86,7 @@ def test_a_file_stays_while_its_rows_do_and_is_replaced_when_one_changes(shop: E
     assert stamp_of(file_of(application, D2)) == before[1]
 
 
-def test_a_query_sees_one_moment_and_can_change_nothing(shop: Engine, tmp_path: Path) -> None:
+def test_a_query_can_change_nothing(shop: Engine, tmp_path: Path) -> None:
     run(shop, "CREATE FUNCTION sneak() RETURNS bigint LANGUAGE sql AS 'INSERT INTO orders VALUES (9) RETURNING id'")
     application = orders(tmp_path, database("SELECT sneak() AS id, (:day)::timestamptz AS at, 1.0 AS amount"))
     with pytest.raises(SourceError, match="read-only transaction"):

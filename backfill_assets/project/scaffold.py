@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ def addition(root: Path) -> Scaffold:
         ArgumentError: there is no such folder, or its pyproject.toml, dg.toml or .env cannot be used.
         SettingsError: its .env cannot be read.
     """
-    if not root.is_dir():
+    if not os.path.isdir(root):  # noqa: PTH112  # False, not an error, for a name that is too long
         raise ArgumentError(f"{shown_path(root)} is not a folder; for a new project: backfill init FOLDER")
     tools = _tools(root)
     defs = _folder_of_components(tools, root)

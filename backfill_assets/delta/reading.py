@@ -327,11 +327,7 @@ class HeldDay:
 
 
 def held_days(table: DeltaTable, column: str) -> Mapping[object, HeldDay]:
-    """What a loaded version has of each value of a partition column.
-
-    Raises:
-        KeyError: the log does not name the values of this column.
-    """
+    """What a loaded version has of each value of a partition column."""
     # Adding or renaming a column changes no file, but it changes what is read.
     known: list[object] = [table.metadata().id, table.schema().to_json()]
     if "deletionVectors" in (table.protocol().reader_features or ()):

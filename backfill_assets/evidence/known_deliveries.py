@@ -79,11 +79,6 @@ def table_version(loaded: LoadedDataset, layout: Layout, number: int | None = No
                 "column, or partition the table by the day"
             )
         held = held_days(table, partitions[source.day.lower()])
-    except KeyError:
-        raise SourceError(
-            f"{key}: the log of {source.table} does not name its days by column, as with column mapping, which delta-rs cannot "
-            "read; write the table again without column mapping"
-        ) from None
     except (DeltaError, OSError, ValueError) as error:
         text = in_one_line(error_text(error))
         raise SourceError(

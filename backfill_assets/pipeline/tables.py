@@ -329,12 +329,14 @@ def source_rows(
                 f"{source_key(loaded, 'columns', name)}: expected {source.shown(name)} as {kind} in {source.table}, found "
                 f"{found}; correct it, or cast in the staging model"
             )
-    columns = {name: F.col(quoted(fields[header].name)) for name, header in source.headers.items()}
+    columns = {name: quoted(fields[header].name) for name, header in source.headers.items()}
     own = quoted(fields[source.day.lower()].name)
     # As text: the column is a date, or text that is one.
     runs = [f"({own} >= '{first}' AND {own} <= '{last}')" for first, last in runs_of_days(days)]
     those = table.where(" OR ".join(runs) or "false")
-    return those.select(F.col(own).cast("date").alias(day), *(column.alias(name) for name, column in columns.items()))
+    # Without the table's metadata: a mapped or generated column would be one in staging, too.
+    plain = [F.col(column).alias(name, metadata={}) for name, column in columns.items()]
+    return those.select(F.col(own).cast("date").alias(day, metadata={}), *plain)
 
 
 def with_declared_columns(frame: DataFrame, dataset: Dataset) -> DataFrame:

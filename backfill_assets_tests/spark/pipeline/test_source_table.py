@@ -215,7 +215,7 @@ def test_rows_behind_deletion_vectors_do_not_count(bronze: Bronze) -> None:
     assert bronze.published() == bronze.rows()
 
 
-def test_a_table_with_column_mapping_is_read_or_refused_plainly(bronze: Bronze) -> None:
+def test_a_table_with_column_mapping_is_staged_as_plain_columns(bronze: Bronze) -> None:
     bronze.create([(D1, 1, "a", 10.0, "1.00")], **{"delta.columnMapping.mode": "name"})
     application = bronze.application()
     publish(application, bronze.kit.spark, "trips", (D1,))
@@ -229,6 +229,7 @@ def test_a_golden_case_of_a_table_is_laid_out_as_the_table_is(bronze: Bronze, tm
     text = f"day,id,kind,amount,fee\n{D4},1,a,1.5,0.50\n"
     (folder / "raw" / str(D4) / "rows.csv").write_text(text)
     (folder / "expected.csv").write_text(text)
+    (folder / "kinds.csv").write_text("kind,label\na,Alpha\n")
     case = read_case(loaded, Case("plain", folder))
     lay_out(case, bronze.kit.layout.sources)
     application = OnTheTestServer(bronze.kit.settings, bronze.server)

@@ -36,7 +36,7 @@ class Paving:
     landed: set[dt.date] = field(default_factory=set)
     staged: set[dt.date] = field(default_factory=set)
 
-    def days_to_land(self, _: str, days: Days) -> Days:
+    def days_to_land(self, _: str, days: Days, *, again: bool = False) -> Days:  # noqa: ARG002 - files only
         return tuple(d for d in days if d not in self.landed)
 
     def days_to_stage(self, _: str, days: Days) -> Days:

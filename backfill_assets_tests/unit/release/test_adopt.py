@@ -30,6 +30,7 @@ from backfill_assets.release.finish import no_checkpoint
 from backfill_assets.storage.layout import OWNER
 from backfill_assets_tests.harness.tables import content, day, layout, rows_of
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
+from backfill_assets_tests.observed import Observed
 
 DAYS = [day(0), day(1), day(2)]
 PLAIN = ["id", "day", "amount"]
@@ -111,7 +112,11 @@ def test_a_release_to_an_adopted_table_is_rolled_back_to_the_files_of_the_baseli
     assert findings(world) == []
 
 
-def test_no_release_is_made_after_another_writer_until_a_person_accepts_its_commits(world: World, lake: Path) -> None:
+@pytest.mark.faults
+def test_no_release_is_made_after_another_writer_until_a_person_accepts_its_commits(
+    observed: Observed, world: World, lake: Path
+) -> None:
+    observed.injected("another writer overwrites a day of an adopted table between two releases")
     adopted(world, lake)
     unit = unreleased(world, {day(0): [7]})
     overwrite(lake, day(2), [9])
@@ -124,9 +129,12 @@ def test_no_release_is_made_after_another_writer_until_a_person_accepts_its_comm
     world.publisher().release(unit)
     assert content(lake) == {day(0): [7], day(1): [1, 5], day(2): [9]}
     assert findings(world) == []
+    observed.found(*findings(world))
 
 
-def test_another_writer_in_the_middle_of_a_release_stops_it(world: World, lake: Path) -> None:
+@pytest.mark.faults
+def test_another_writer_in_the_middle_of_a_release_stops_it(observed: Observed, world: World, lake: Path) -> None:
+    observed.injected("another writer overwrites a day of an adopted table between intent and commit of a release")
     adopted(world, lake)
     unit = unreleased(world, {day(0): [7]})
 
@@ -137,6 +145,7 @@ def test_another_writer_in_the_middle_of_a_release_stops_it(world: World, lake: 
     with pytest.raises(PreconditionError, match="another writer since its baseline"):
         world.publisher(interfere).release(unit)
     assert content(lake) == {day(0): [1], day(1): [1, 5], day(2): [9]}
+    observed.found(*findings(world))
 
 
 def test_a_writer_that_uses_our_keys_for_something_else_is_another_writer(world: World, lake: Path) -> None:
@@ -199,7 +208,10 @@ def test_another_writer_during_the_survey_of_a_release_stops_it(
         world.publisher().release(unit)
 
 
-def test_another_writer_in_the_middle_of_an_adoption_stops_it(world: World, lake: Path) -> None:
+@pytest.mark.faults
+def test_another_writer_in_the_middle_of_an_adoption_stops_it(observed: Observed, world: World, lake: Path) -> None:
+    observed.injected("another writer overwrites a day between intent and commit of a baseline")
+
     def interfere(step: str) -> None:
         if step == "intend":
             overwrite(lake, day(2), [9])
@@ -209,6 +221,7 @@ def test_another_writer_in_the_middle_of_an_adoption_stops_it(world: World, lake
     assert adopted(world, lake).days == tuple(DAYS)
     assert content(lake)[day(2)] == [9]
     assert findings(world) == []
+    observed.found(*findings(world))
 
 
 def test_accepted_days_cannot_go_back_behind_the_other_writer_and_all_others_can(world: World, lake: Path) -> None:
@@ -377,8 +390,12 @@ def test_only_an_adopted_table_is_accepted_or_given_back(world: World) -> None:
             act()
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("step", ["take", "manifest", "intend", "commit"])
-def test_an_adoption_that_was_interrupted_is_finished_by_the_same_command(world: World, lake: Path, step: str) -> None:
+def test_an_adoption_that_was_interrupted_is_finished_by_the_same_command(
+    observed: Observed, world: World, lake: Path, step: str
+) -> None:
+    observed.injected(f"an adoption dies after its step {step}")
     with pytest.raises(CrashError):
         adoption(world, step).adopt("sales", lake, "we take it over")
     if step == "commit":
@@ -388,13 +405,19 @@ def test_an_adoption_that_was_interrupted_is_finished_by_the_same_command(world:
     world.released({day(0): [7]})
     assert content(lake) == {day(0): [7], day(1): [1, 5], day(2): [1]}
     repaired(world)
+    observed.found(*findings(world))
 
 
-def test_a_table_that_was_half_given_back_is_given_back_by_the_same_command(world: World, lake: Path) -> None:
+@pytest.mark.faults
+def test_a_table_that_was_half_given_back_is_given_back_by_the_same_command(
+    observed: Observed, world: World, lake: Path
+) -> None:
+    observed.injected("unadopt dies between ledger and folder")
     adopted(world, lake)
     with pytest.raises(CrashError):
         adoption(world, "returned").give_back("sales")
     assert adoption(world).give_back("sales") == lake
+    observed.found(*findings(world))
 
 
 def test_a_lost_ledger_learns_the_baseline_from_its_manifest(world: World, lake: Path) -> None:

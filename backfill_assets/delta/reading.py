@@ -328,8 +328,8 @@ class HeldDay:
 
 def held_days(table: DeltaTable, column: str) -> Mapping[object, HeldDay]:
     """What a loaded version has of each value of a partition column."""
-    # Adding or renaming a column changes no file, but it changes what is read.
-    known: list[object] = [table.metadata().id, table.schema().to_json()]
+    # Adding or renaming a column changes no file, but it changes what is read. Parsed: the text has metadata in any order.
+    known: list[object] = [table.metadata().id, json.loads(table.schema().to_json())]
     if "deletionVectors" in (table.protocol().reader_features or ()):
         # A deletion vector removes rows from a file that keeps its name.
         known.append(table.version())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -221,6 +222,21 @@ def test_each_commit_to_a_table_with_deletion_vectors_is_read_and_equal_rows_cha
     bronze.add({NEXT: [1]})
     assert bronze.changed(before) == set()
     assert bronze.read == [DAYS, DAYS]
+
+
+def test_a_table_with_column_mapping_is_read_once_whatever_the_order_of_its_metadata(bronze: Bronze) -> None:
+    log = bronze.home / "_delta_log" / f"{0:020}.json"
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    for line in lines:
+        if "metaData" in line:
+            schema = json.loads(line["metaData"]["schemaString"])
+            for number, field in enumerate(schema["fields"]):
+                field["metadata"] = {f"delta.columnMapping.{key}": number for key in ("id", "a", "b", "c", "d")}
+            line["metaData"]["schemaString"] = json.dumps(schema)
+    log.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    before = bronze.known()
+    assert all(bronze.changed(before) == set() for _ in range(9))
+    assert bronze.read == [DAYS]
 
 
 def test_only_the_days_that_a_row_may_count_for_have_other_inputs(bronze: Bronze) -> None:

@@ -34,13 +34,14 @@ def test_two_days_of_a_database_are_released_by_one_launch(
     database: Engine, tmp_path: Path, spark_server: SparkServer
 ) -> None:
     shop = Shop(tmp_path, spark_server.folder.root.parent)
-    shop.describe("orders", SOURCE)
+    shop.describe("web_orders", SOURCE)
     run(database, f"INSERT INTO orders VALUES (1, '{D1} 00:00Z', 5), (2, '{D1} 23:59:59Z', 5), (3, '{D2} 00:00Z', 5)")
     refuses(
-        shop.launch("orders", D1, D2), f"orders {D1}: source.extract: database: the environment variable ORDERS_URL"
+        shop.launch("web_orders", D1, D2),
+        f"web_orders {D1}: source.extract: database: the environment variable ORDERS_URL",
     )
     with shop.observed(ORDERS_URL=url_of(database)):
-        launched = shop.launch("orders", D1, D2)
+        launched = shop.launch("web_orders", D1, D2)
     assert launched.returncode == 0, launched.stderr[-3000:]
-    assert shop.sees("orders") == [[D1, "1"], [D1, "2"], [D2, "3"]]
+    assert shop.sees("web_orders") == [[D1, "1"], [D1, "2"], [D2, "3"]]
     assert "secret" not in launched.stdout + launched.stderr

@@ -244,7 +244,7 @@ def test_upstream_days_that_come_and_go_while_a_day_is_built_are_not_published(k
     assert fees([comes, goes], []) == [Decimal(10)]
     # Also if it is gone before the next check.
     assert fees([comes], [lambda: None, goes]) == [Decimal(10)]
-    with pytest.raises(EvidenceError, match="an upstream changed 3 times while its shadow was built"):
+    with pytest.raises(EvidenceError, match="an upstream or source changed 3 times while its shadow was built"):
         fees([comes, goes, comes], [])
 
 

@@ -124,6 +124,12 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "spark/pipeline/test_recompute.py::test_rewrites_by_others_meanwhile_are_named_and_those_of_a_live_run_are_not": (),
     "spark/pipeline/test_shadow.py::test_a_python_model_builds_the_same_shadow": (),
     "spark/pipeline/test_shadow.py::test_building_again_replaces_the_days_and_another_batch_of_the_attempt_keeps_them": (),
+    "spark/pipeline/test_extracts.py::test_a_young_day_follows_its_rows_and_a_day_without_rows_or_of_other_days_is_refused": (),
+    "spark/pipeline/test_source_table.py::test_a_golden_case_of_a_table_is_laid_out_as_the_table_is": (),
+    "spark/pipeline/test_source_table.py::test_a_proof_recomputes_the_days_of_a_table": (),
+    "spark/pipeline/test_source_table.py::test_days_that_are_text_are_read_by_day": (),
+    "spark/pipeline/test_source_table.py::test_later_delivery_days_bring_rows_of_a_day_and_the_newest_day_counts": (),
+    "spark/pipeline/test_source_table.py::test_rows_behind_deletion_vectors_do_not_count": (),
     "spark/pipeline/test_staging.py::test_batching_does_not_matter": (),
     "spark/pipeline/test_unconfirmed_writes.py::test_a_write_of_spark_that_the_disk_does_not_confirm_is_completed_by_the_same_call": (  # noqa: E501
         "raw",

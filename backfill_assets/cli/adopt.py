@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
@@ -94,6 +95,8 @@ def _folder(application: Application, origin: str) -> Path:
         raise PreconditionError(f"{origin} cannot be adopted; {reason}")
     if "/" in origin or os.path.isdir(origin):  # noqa: PTH112  # False, not an error, for a name that is too long
         return Path(origin).absolute()
+    if not re.fullmatch(r"\w+(\.\w+){1,2}", origin):
+        raise PreconditionError(f"{origin} is neither a folder nor the name of a table, such as catalog.schema.name")
     from pyspark.errors import PySparkException  # takes long to load, and a path does not need it
 
     try:

@@ -199,7 +199,7 @@ class Dataset(Part):
     def compared(self) -> dict[str, str]:
         """The types of the columns that are compared row by row: all except those that rows are matched by."""
         match = {self.partition_column, *self.key}
-        return {name: column.type for name, column in self.columns.items() if name not in match}
+        return {name: kind for name, kind in self.types.items() if name not in match}
 
     @property
     def promisable(self) -> dict[str, str]:

@@ -37,7 +37,7 @@ _RULES_OF_FIELDS: Final = ("delta.invariants", GENERATED, "delta.identity.")
 
 def declared_types(dataset: Dataset) -> Types:
     """The columns that dataset.yaml declares, followed by the audit columns."""
-    return {**{name: column.type for name, column in dataset.columns.items()}, **dataset.audit_columns}
+    return {**dataset.types, **dataset.audit_columns}
 
 
 def without_dropped(types: Types, dataset: Dataset) -> Types:

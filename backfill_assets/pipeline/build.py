@@ -132,7 +132,7 @@ def _audited(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.date], 
 
 def _check_columns(loaded: LoadedDataset, schema: T.StructType) -> None:
     found = {field.name: declared_type(field.dataType) for field in schema.fields}
-    declared = {name: column.type for name, column in loaded.dataset.columns.items()}
+    declared = loaded.dataset.types
     problems = [f"does not return {name} ({kind})" for name, kind in declared.items() if name not in found]
     problems += [
         f"returns {name} ({kind}), which is not declared" for name, kind in found.items() if name not in declared

@@ -112,7 +112,7 @@ def _upstream_rows(spark: SparkSession, layout: Layout, upstream: UpstreamDays) 
         for path, days in _upstream_tables(layout, upstream)
     ]
     if not frames:
-        return spark.createDataFrame([], struct_of({name: column.type for name, column in dataset.columns.items()}))
+        return spark.createDataFrame([], struct_of(dataset.types))
     return reduce(DataFrame.unionByName, (frame.select(*dataset.columns) for frame in frames))
 
 

@@ -52,7 +52,7 @@ def schema_change(dataset: Dataset, published: Mapping[str, str]) -> SchemaChang
     """How the declared columns differ from the `published` ones (type by name); no published columns mean no table."""
     if not published:
         return SchemaChange()
-    declared = {name: column.type for name, column in dataset.columns.items()}
+    declared = dataset.types
     ignored = {*dataset.audit_columns, *dataset.dropped_columns}
     return SchemaChange(
         added={name: kind for name, kind in declared.items() if name not in published},

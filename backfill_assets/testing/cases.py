@@ -167,7 +167,7 @@ def read_case(loaded: LoadedDataset, case: Case, upstreams: Sequence[LoadedDatas
         DatasetError: a file is missing, unexpected or cannot be read; names the file and what to do.
     """
     dataset, folder = loaded.dataset, case.folder
-    types = {name: column.type for name, column in dataset.columns.items()}
+    types = dataset.types
     expected, staged = (
         read_table(folder / name, types) if (folder / name).is_file() else None for name in sorted(_EXPECTED)
     )
@@ -319,7 +319,7 @@ def lay_out_upstreams(case: GoldenCase, layout: Layout) -> None:
     """Write the facts of a case's upstreams as their published tables."""
     for file, upstream in case.upstreams.items():
         dataset = upstream.dataset
-        columns = {name: column.type for name, column in dataset.columns.items()}
+        columns = dataset.types
         rows = _arrow(read_table(file, columns), columns)
         write_deltalake(layout.published_path(dataset.name), rows, partition_by=[dataset.partition_column])
 

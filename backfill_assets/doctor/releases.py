@@ -25,7 +25,7 @@ from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.findings import RECONCILE, RESTORE_MANIFESTS, Finding, Repair, RepairKind
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.release.finish import taken_back, unit_or_none
+from backfill_assets.release.finish import last_swaps, taken_back, unit_or_none
 
 
 @dataclass(frozen=True)
@@ -171,14 +171,11 @@ class PublishedExam:
         unsettled = any(r.state is ReleaseState.intent or self._committed_anyway(r) for r in self._records.values())
         if unsettled or self.busy or self._foreign:
             return
-        last: dict[dt.date, tuple[ReleaseRecord, tuple[DataFile, ...]]] = {}
-        for record in sorted(self._true, key=lambda r: r.version or 0):
-            last |= {swap.day: (record, swap.add) for swap in record.manifest.days}
         differing = [
             (day, record.manifest.release)
-            for day, (record, files) in sorted(last.items())
+            for day, (record, swap) in sorted(last_swaps(self._true).items())
             if (record.version or 0) >= oldest
-            and {f.identity for f in files} != {f.identity for f in self._active.get(day, ())}
+            and {f.identity for f in swap.add} != {f.identity for f in self._active.get(day, ())}
         ]
         if differing:
             days, releases = [day for day, _ in differing], sorted({release for _, release in differing})

@@ -14,7 +14,7 @@ from backfill_assets.core.release import AHEAD, ReleaseKind, ReleaseState, is_ah
 from backfill_assets.core.unit import Attempt, AttemptState, ReleaseRecord, Unit, UnitState
 from backfill_assets.doctor.findings import LEDGER_ALTERED, RECONCILE, EventLog, Finding, Repair, RepairKind, RunAtWork
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.release.finish import is_rollback, taken_back
+from backfill_assets.release.finish import is_rollback, last_swaps, taken_back
 
 
 @dataclass(frozen=True)
@@ -226,13 +226,9 @@ def _alive(attempts: Sequence[Attempt]) -> bool:
 def _newest(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, ReleaseRecord]:
     """The last release or rollback of each day: it decides what readers see, and both are reported to Dagster."""
     undone = taken_back(records)
-    newest: dict[dt.date, ReleaseRecord] = {}
-    for record in sorted(records, key=lambda r: r.version or 0):
-        manifest = record.manifest
-        brought = record.state is ReleaseState.finalized and manifest.kind is not ReleaseKind.rollback
-        if is_rollback(record) or (brought and manifest.release not in undone):
-            newest |= {swap.day: record for swap in manifest.days}
-    return newest
+    brought = (r for r in records if r.manifest.kind is not ReleaseKind.rollback and r.manifest.release not in undone)
+    last = last_swaps((*brought, *filter(is_rollback, records)))
+    return {day: record for day, (record, _) in last.items()}
 
 
 def _names(shown: str) -> Sequence[str]:

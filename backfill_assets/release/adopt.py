@@ -20,6 +20,7 @@ from backfill_assets.release.finish import (
     After,
     Checkpoint,
     Finisher,
+    last_swaps,
     no_after,
     no_checkpoint,
     publish_locks,
@@ -43,15 +44,6 @@ class Adopted:
     files: int
 
 
-def expected_files(records: Sequence[ReleaseRecord]) -> _Files:
-    """The files of each day that finalized releases and baselines brought, in the order of the table's versions."""
-    finalized = (record for record in records if record.state is ReleaseState.finalized)
-    found: dict[dt.date, tuple[DataFile, ...]] = {}
-    for record in sorted(finalized, key=lambda record: record.version or 0):
-        found |= {swap.day: swap.add for swap in record.manifest.days}
-    return found
-
-
 def baseline_days(active: _Files, expected: _Files) -> tuple[DaySwap, ...]:
     """The days whose `active` files are not the `expected` ones; none for days that readers see as they were released."""
     days = (DaySwap(day, expected.get(day, ()), active.get(day, ())) for day in sorted({*active, *expected}))
@@ -60,7 +52,7 @@ def baseline_days(active: _Files, expected: _Files) -> tuple[DaySwap, ...]:
 
 def changed_days(table: PublishedTable, records: Sequence[ReleaseRecord]) -> tuple[DaySwap, ...]:
     """The days of an adopted table of which readers see other files than its `records` brought."""
-    return baseline_days(table.active(), expected_files(records))
+    return baseline_days(table.active(), {day: swap.add for day, (_, swap) in last_swaps(records).items()})
 
 
 def require_sole_writer(dataset: str, table: PublishedTable, records: Sequence[ReleaseRecord]) -> None:

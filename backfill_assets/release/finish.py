@@ -107,6 +107,15 @@ def undone_days(records: Sequence[ReleaseRecord], release: str) -> frozenset[dt.
     )
 
 
+def last_swaps(records: Iterable[ReleaseRecord]) -> Mapping[dt.date, tuple[ReleaseRecord, DaySwap]]:
+    """The last finalized record of each day, in the order of the table's versions, and what it did to the day."""
+    last: dict[dt.date, tuple[ReleaseRecord, DaySwap]] = {}
+    finalized = (record for record in records if record.state is ReleaseState.finalized)
+    for record in sorted(finalized, key=lambda record: record.version or 0):
+        last |= {swap.day: (record, swap) for swap in record.manifest.days}
+    return last
+
+
 def is_rollback(record: ReleaseRecord) -> bool:
     """Whether this is a user's rollback, not the automatic undo of an incomplete publication."""
     finalized = record.state is ReleaseState.finalized and record.manifest.kind is ReleaseKind.rollback

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backfill_assets.core.days import format_days
-from backfill_assets.core.errors import ArgumentError, PreconditionError, ReadBackError, UnitError
+from backfill_assets.core.errors import ArgumentError, PreconditionError, UnitError
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord, UnitState
@@ -20,6 +20,7 @@ from backfill_assets.release.finish import (
     After,
     Checkpoint,
     Finisher,
+    commit_alone,
     last_swaps,
     no_after,
     no_checkpoint,
@@ -167,18 +168,7 @@ class Adoption(OnWarehouse):
         table = self.tables[name]
         version = table.version()
         manifest = self._manifest(name, changed_days(table, self.ledger.releases(name)), reason)
-        table.store_manifest(manifest)
-        self.checkpoint("manifest")
-        self.ledger.intend(manifest)
-        self.checkpoint("intend")
-        try:
-            committed = table.commit(manifest, version)
-        except ReadBackError:
-            raise
-        except Exception:
-            self.ledger.abandon(manifest.release)
-            raise
-        self.checkpoint("commit")
+        committed = commit_alone(self.warehouse, manifest, version, self.checkpoint, self.after)
         Finisher(self.warehouse).baseline(manifest, committed)
         days = tuple(swap.day for swap in manifest.days)
         return Adopted(manifest.release, name, committed, days, len(manifest.added))

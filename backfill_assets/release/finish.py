@@ -8,12 +8,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from backfill_assets.core.errors import DatasetError, TableMovedError, UnitError
+from backfill_assets.core.errors import DatasetError, ReadBackError, TableMovedError, UnitError
 from backfill_assets.core.release import DaySwap, Manifest, ReleaseKind, ReleaseState, shadow_of
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState, holds_of
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.warehouse import OnWarehouse
+from backfill_assets.warehouse import OnWarehouse, Warehouse
 
 T = TypeVar("T")
 
@@ -216,3 +216,33 @@ class Finisher(OnWarehouse):
 def commit_on_newest(table: PublishedTable, manifest: Manifest) -> int:
     """Commit on the newest version; for manifests that do not depend on other days. Checks preconditions each time."""
     return in_rounds(lambda: table.commit(manifest, table.version()))
+
+
+def commit_alone(
+    warehouse: Warehouse, manifest: Manifest, base_version: int, checkpoint: Checkpoint, after: After
+) -> int:
+    """Store, announce and commit a release that stands alone, on `base_version`; returns the new version.
+
+    An intent whose commit is refused is abandoned. One that may be committed stays: `backfill reconcile` finds out.
+
+    Raises:
+        TableMovedError: the table is no longer at `base_version`.
+        PreconditionError: a precondition fails.
+        StorageError: the disk is full, or the log's folder is not writable.
+        ReadBackError: it is or may be committed, but the table could not be verified.
+    """
+    table = warehouse.tables[manifest.dataset]
+    table.store_manifest(manifest)
+    checkpoint("manifest")
+    warehouse.ledger.intend(manifest)
+    checkpoint("intend")
+    try:
+        version = table.commit(manifest, base_version)
+    except ReadBackError:
+        raise
+    except Exception:
+        warehouse.ledger.abandon(manifest.release)
+        after(())
+        raise
+    checkpoint("commit")
+    return version

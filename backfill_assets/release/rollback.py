@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from backfill_assets.core.days import format_days
-from backfill_assets.core.errors import ReadBackError, RollbackError
+from backfill_assets.core.errors import RollbackError
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState, restorable_until
 from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.delta.table import PublishedTable
@@ -17,6 +17,7 @@ from backfill_assets.release.finish import (
     After,
     Checkpoint,
     Finisher,
+    commit_alone,
     in_rounds,
     no_after,
     no_checkpoint,
@@ -221,24 +222,11 @@ class Rollback(OnWarehouse):
         return done
 
     def _execute(self, proposal: Proposal, reason: str, consent: Days) -> RolledBack:
-        table = self.tables[proposal.record.manifest.dataset]
         if refusals := self.refusals(proposal, consent):
             raise refusals[0]
         swaps = proposal.chosen(consent)
         manifest = self._manifest(proposal.record.manifest, swaps, reason)
-        table.store_manifest(manifest)
-        self.checkpoint("manifest")
-        self.ledger.intend(manifest)
-        self.checkpoint("intend")
-        try:
-            version = table.commit(manifest, proposal.version)
-        except ReadBackError:
-            raise
-        except Exception:
-            self.ledger.abandon(manifest.release)
-            self.after(())
-            raise
-        self.checkpoint("commit")
+        version = commit_alone(self.warehouse, manifest, proposal.version, self.checkpoint, self.after)
         Finisher(self.warehouse).rollback(manifest, version)
         self.checkpoint("finalize")
         done, left = tuple(s.day for s in swaps), proposal.left(consent)

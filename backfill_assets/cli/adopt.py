@@ -60,18 +60,17 @@ def adopt(
         return
     if not origin:
         raise ArgumentError("say which table: --from PATH, or --from catalog.schema.name")
-    found = look_at(_folder(application, origin))
+    folder = _folder(application, origin)
     if name not in application.datasets and not any(
         problem.dataset == name for problem in application.catalog.problems
     ):
-        _draft(application, name, found, key, audit, write=not dry_run)
+        _draft(application, name, look_at(folder), key, audit, write=not dry_run)
         return
-    require_adoptable(found.folder, application.dataset(name))
-    _show(found)
+    _show(require_adoptable(folder, application.dataset(name)))
     if dry_run or not drained:
         say(f"nothing was changed; {_STOP}. Then: backfill adopt {name} --from {origin} --drained")
         return
-    _carry_out(application, name, found.folder, reason or f"adopted from {origin}")
+    _carry_out(application, name, folder, reason or f"adopted from {origin}")
 
 
 def unadopt(name: Name) -> None:
@@ -112,8 +111,7 @@ def _folder(application: Application, origin: str) -> Path:
 
 def _draft(application: Application, name: str, found: FoundTable, key: str, audit: AuditTrail, *, write: bool) -> None:
     _show(found)
-    if found.problems:
-        raise PreconditionError(f"{found.folder} cannot be adopted as it is: {'; '.join(found.problems)}")
+    found.require_no_problems()
     keys = tuple(part.strip() for part in key.split(",") if part.strip())
     files = draft_of(found, name, keys, audit)
     folder = application.settings.datasets / name

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import BackfillError, InvalidNameError, PreconditionError
 from backfill_assets.core.release import TableCommit
-from backfill_assets.core.text import checked_name, number_of
+from backfill_assets.core.text import checked_name
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.sources import ColumnType
 from backfill_assets.delta import commit, shadows
@@ -65,6 +65,11 @@ class FoundTable:
     last: TableCommit
     problems: tuple[str, ...]
 
+    def require_no_problems(self) -> None:
+        """Refuse a table that cannot be adopted as it is; raises PreconditionError, which names every problem."""
+        if self.problems:
+            raise PreconditionError(f"{self.folder} cannot be adopted as it is: {'; '.join(self.problems)}")
+
 
 def look_at(folder: Path) -> FoundTable:
     """The Delta table in a folder; its log is read, and both ends of each file.
@@ -72,7 +77,10 @@ def look_at(folder: Path) -> FoundTable:
     Raises:
         PreconditionError: there is no Delta table, or it cannot be read.
     """
-    table = _opened(folder)
+    return _found(folder, _opened(folder))
+
+
+def _found(folder: Path, table: DeltaTable) -> FoundTable:
     metadata, fields = table.metadata(), commit.table_fields(table)
     adds = add_actions(table, "path", "size_bytes", "num_records", "partition")
     partitions = tuple(metadata.partition_columns)
@@ -93,16 +101,15 @@ def look_at(folder: Path) -> FoundTable:
     )
 
 
-def require_adoptable(folder: Path, dataset: Dataset) -> None:
-    """Check everything that a release of the dataset to this table needs; changes nothing.
+def require_adoptable(folder: Path, dataset: Dataset) -> FoundTable:
+    """Check everything that a release of the dataset to this table needs; changes nothing, and returns the table.
 
     Raises:
         PreconditionError: names each column, feature or rule that does not fit, with what was expected and found.
     """
-    found = look_at(folder)
-    if found.problems:
-        raise PreconditionError(f"{folder} cannot be adopted as it is: {'; '.join(found.problems)}")
     table = _opened(folder)
+    found = _found(folder, table)
+    found.require_no_problems()
     commit.require_plain_table(folder, dataset, table)
     types = {**dataset.audit_columns, **commit.without_dropped(commit.table_types(table), dataset)}
     remedy = "Declare the columns of the table in dataset.yaml, or list those that no model fills in dropped_columns"
@@ -113,6 +120,7 @@ def require_adoptable(folder: Path, dataset: Dataset) -> None:
             f"{folder}: it has rows of {format_days(outside, most=3)}, outside of {dataset.start}..{dataset.end or ''}; correct "
             "start and end in dataset.yaml"
         )
+    return found
 
 
 def _opened(folder: Path) -> DeltaTable:
@@ -169,8 +177,8 @@ def _file_problems(folder: Path, sizes: Mapping[str, int]) -> Iterator[str]:
         return
     if lost:
         yield (
-            f"it names {number_of(len(lost), 'file')} that are missing, altered or behind a link, first {lost[0]}: restore them, "
-            "or remove them from its log (FSCK REPAIR TABLE in Databricks)"
+            f"of the files that it names, {len(lost)} are missing, altered or behind a link, first {lost[0]}: restore them, or "
+            "remove them from its log (FSCK REPAIR TABLE in Databricks)"
         )
 
 

@@ -34,7 +34,7 @@ class Extracts(OnWarehouse):
             StorageError: the disk is full, or the sources folder may not be written to.
         """
         loaded = self.datasets[name]
-        extract = loaded.dataset.landing.extract
+        extract = loaded.dataset.extract
         if extract is None:
             return
         for day in sorted(days):

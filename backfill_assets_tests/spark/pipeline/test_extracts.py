@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 import pytest
@@ -14,7 +14,6 @@ from backfill_assets.application import Application
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.unit import UnitState
 from backfill_assets.pipeline.deliveries import Chosen
-from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.harness.without_dagster import built, judged, publish
 from backfill_assets_tests.spark.pipeline.kit import Kit, commits
 from backfill_assets_tests.unit.extracts.kit import (
@@ -22,33 +21,21 @@ from backfill_assets_tests.unit.extracts.kit import (
     D2,
     D3,
     QUERY,
-    URL,
+    cluster,
     database,
     file_of,
     orders,
     run,
-    shop_database,
-    url_of,
+    shop,
 )
+
+__all__ = ["cluster", "shop"]
 
 DAYS = (D1, D2, D3)
 FILL = (
     "INSERT INTO orders SELECT n, '2024-03-01 00:00 Europe/Berlin'::timestamptz + n * interval '2 seconds', n % 2000 + 0.25 "
     "FROM generate_series(0, 3 * 43200 - 1) AS n"
 )
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    with postgres.cluster() as url:
-        yield url
-
-
-@pytest.fixture
-def shop(cluster: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    with shop_database(cluster) as engine:
-        monkeypatch.setenv(URL, url_of(engine))
-        yield engine
 
 
 def published(application: Application) -> Mapping[dt.date, tuple[int, Decimal]]:

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from backfill_assets.application import Application
 from backfill_assets.extracts.take import Extracts
 from backfill_assets.settings import Settings
-from backfill_assets_tests.harness import ledgers
+from backfill_assets_tests.harness import ledgers, postgres
 
 D1, D2, D3 = (dt.date(2024, 3, number) for number in (1, 2, 3))
 COLUMNS = {"id": "long", "at": "timestamp", "amount": "decimal(12,2)"}
@@ -86,3 +87,17 @@ def rows_in(application: Application, day: dt.date) -> Sequence[Mapping[str, obj
 def names_in(application: Application) -> list[str]:
     """All files of the sources folder, also hidden ones."""
     return sorted(path.name for path in application.layout.sources.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[str]:
+    with postgres.cluster() as url:
+        yield url
+
+
+@pytest.fixture
+def shop(cluster: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """A database of its own, whose URL is in the environment."""
+    with shop_database(cluster) as engine:
+        monkeypatch.setenv(URL, url_of(engine))
+        yield engine

@@ -177,8 +177,8 @@ def _file_problems(folder: Path, sizes: Mapping[str, int]) -> Iterator[str]:
         return
     if lost:
         yield (
-            f"of the files that it names, {len(lost)} are missing, altered or behind a link, first {lost[0]}: restore them, or "
-            "remove them from its log (FSCK REPAIR TABLE in Databricks)"
+            f"it names files that are missing, altered or behind a link: {len(lost)}, first {lost[0]}; restore them, or remove "
+            "them from its log (FSCK REPAIR TABLE in Databricks)"
         )
 
 

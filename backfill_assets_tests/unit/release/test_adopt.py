@@ -559,7 +559,10 @@ def read_by_manifests(folder: Path) -> None:
         (without_a_day, r"rows without a day \(day is null\)"),
         (of_a_clone, r"some of its files lie elsewhere"),
         (with_a_blank_in_a_file_name, r"have names with special characters"),
-        (without_a_file, r"1 file that are missing.*first day=2026-01-01/gone.parquet: restore"),
+        (
+            without_a_file,
+            r"files that are missing, altered or behind a link: 1, first day=2026-01-01/gone\.parquet; restore",
+        ),
         (forgetting_transactions, r"setTransactionRetentionDuration, and releases are found by their transactions"),
         (read_by_manifests, r"symlinkFormatManifest.enabled, and releases do not write these manifests"),
     ],

@@ -33,6 +33,10 @@ class Amount:
         """The sum of both."""
         return Amount(self.rows + other.rows, self.bytes + other.bytes)
 
+    def of_one(self, days: int) -> Amount:
+        """The share of one of these days."""
+        return Amount(self.rows // days, self.bytes // days)
+
 
 NOTHING: Final = Amount(0, 0)
 Amounts = Mapping[dt.date, Amount]
@@ -74,7 +78,7 @@ class FigureReader(OnWarehouse):
         published = self._published(name, days)
         delivered = self._delivered(loaded, dataset.fact_delivery_days(days), landing=landing)
         upstream = {u: self._published(u, dataset.upstream_days(u, days)) for u in dataset.upstream}
-        known = [delivered] if dataset.source is not None else [
+        known = [{day: _due(dataset, day, delivered) for day in days}] if dataset.source is not None else [
             {**amounts, **(above[u].expected if u in above else {})} for u, amounts in upstream.items()
         ]  # fmt: skip
         expected = {day: published.get(day) or _sum(amounts.get(day, NOTHING) for amounts in known) for day in days}
@@ -98,6 +102,13 @@ class FigureReader(OnWarehouse):
             sizes = delivered_sizes(loaded, self.layout, [day for day in window if day not in found])
             found |= {day: Amount(round(size * share), size) for day, size in sizes.items()}
         return found
+
+
+def _due(dataset: Dataset, day: dt.date, delivered: Amounts) -> Amount:
+    """What was delivered for a day; of a month's files, its share."""
+    due = dataset.due(day)
+    found = delivered.get(due, NOTHING)
+    return found.of_one(due.day) if dataset.is_monthly else found
 
 
 def _of_files(files: Iterable[DataFile]) -> Amount:
@@ -166,7 +177,7 @@ def _without_source(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]
     source = figures.dataset.source
     if source is None:
         return
-    missing = [day for day in planned.days if day not in figures.delivered]
+    missing = [day for day in planned.days if figures.dataset.due(day) not in figures.delivered]
     if missing:
         fails = source.on_missing is OnMissing.fail
         empty = "they will have only rows from later files" if source.late_days else "they will be empty"

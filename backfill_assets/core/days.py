@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from calendar import monthrange
 from collections.abc import Iterable, Sequence
 
 from backfill_assets.core.errors import InvalidDayError
@@ -86,6 +87,11 @@ def parse_days(text: str, what: str = "days") -> tuple[dt.date, ...]:
 def day_range(first: dt.date, last: dt.date) -> tuple[dt.date, ...]:
     """All days from `first` to `last`, both included; empty when `last` is earlier."""
     return tuple(first + i * ONE_DAY for i in range((last - first).days + 1))
+
+
+def last_of_month(day: dt.date) -> dt.date:
+    """The last day of a day's month."""
+    return day.replace(day=monthrange(day.year, day.month)[1])
 
 
 def runs_of_days(days: Iterable[dt.date]) -> tuple[tuple[dt.date, dt.date], ...]:

@@ -36,11 +36,11 @@ class SourceState:
     """What was delivered for a business day.
 
     `deliveries`, their `rows`, and when the newest arrived (`delivered_at`) are about the day's own delivery day: a file of a
-    later day, which `late_days` also reads, does not replace a missing one. `corrupt_rows` and `outside_rows` are of all
-    `rows_read`, including those of later days. `faulty_before` are the days looked back at that have no row, or bad ones.
-    `identical` are files of equal content among all that the day reads, and files of the week before that equal one of the
-    day's own; `aggregated` says that the staging model may have merged their rows. `gone` are the paths of files that were no
-    longer among the sources: raw was read instead.
+    later day, which `late_days` also reads, does not replace a missing one. If files have whole months, `rows` are those that
+    were staged for the day. `corrupt_rows` and `outside_rows` are of all `rows_read`, including those of later days.
+    `faulty_before` are the days looked back at that have no row, or bad ones. `identical` are files of equal content among all
+    that the day reads, and files of the week before that equal one of the day's own; `aggregated` says that the staging model
+    may have merged their rows. `gone` are the paths of files that were no longer among the sources: raw was read instead.
     """
 
     deliveries: int = 0

@@ -1,4 +1,7 @@
-"""Where the files of a delivery day are: a path with the day in it. All that maps a day to paths, or a path to days, asks here."""
+"""Where the files of a delivery day are: a path with the day, or its month, in it.
+
+All that maps a day to paths, or a path to days, asks here. The delivery day of a month is its last day.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from functools import cache
 from pathlib import PurePosixPath
 from typing import Final
 
-from backfill_assets.core.days import checked_day
+from backfill_assets.core.days import checked_day, last_of_month
 from backfill_assets.core.text import shortened
 
 _WILD: Final = frozenset("*?[")
@@ -20,12 +23,16 @@ _SHOWN: Final = 60
 _FIELD: Final = re.compile(r"\{([^{}]*)\}")
 _TWO: Final = r"0[1-9]|[12]\d|3[01]"
 _DIGITS: Final[Mapping[str, str]] = {
-    "day": r"\d{4}-\d\d-\d\d", "yyyymmdd": r"\d{8}", "yyyy": r"(?:19|2[01])\d\d", "mm": _TWO, "dd": _TWO,
+    "day": r"\d{4}-\d\d-\d\d", "yyyymmdd": r"\d{8}", "yyyymm": r"\d{6}", "yyyy": r"(?:19|2[01])\d\d", "mm": _TWO, "dd": _TWO,
 }  # fmt: skip
 _FOUND: Final = {field: re.compile(rf"(?=({digits}))", re.ASCII) for field, digits in _DIGITS.items()}
 """Everything that looks like a field, also where two overlap."""
-_WHOLE: Final = ({"day"}, {"yyyymmdd"}, {"yyyy", "mm", "dd"})
-_SPELLINGS: Final = "{day} (2024-01-31), {yyyymmdd} (20240131), or {yyyy}, {mm} and {dd}, each once"
+_MONTHS: Final = ({"yyyymm"}, {"yyyy", "mm"})
+_WHOLE: Final = ({"day"}, {"yyyymmdd"}, {"yyyy", "mm", "dd"}, *_MONTHS)
+_SPELLINGS: Final = (
+    "{day} (2024-01-31), {yyyymmdd} (20240131), or {yyyy}, {mm} and {dd}, each once; for files of a month, "
+    "{yyyymm}, or {yyyy} and {mm}"
+)
 _IN_BRACKETS: Final = re.compile(r"\[!?\]?[^\]]*\{")
 # These may stand for a digit that nobody has spelled out.
 _OPEN_BEFORE: Final = re.compile(r"(?:[*?]|\[!\]?[^\]]*\])$")
@@ -34,7 +41,7 @@ _OPEN_AFTER: Final = re.compile(r"[*?]|\[!")
 
 @dataclass(frozen=True)
 class PathTemplate:
-    """A glob with one delivery day in it; `checked_template` makes one of a text, or refuses it."""
+    """A glob with one delivery day, or one month, in it; `checked_template` makes one of a text, or refuses it."""
 
     text: str
 
@@ -53,9 +60,14 @@ class PathTemplate:
         return bool(_WILD & set(self.text))
 
     @property
+    def is_monthly(self) -> bool:
+        """Whether a file has the days of a whole month."""
+        return set(_FIELD.findall(self.text)) in _MONTHS
+
+    @property
     def has_parts(self) -> bool:
-        """Whether year, month and day are apart, so that month and day can be confused."""
-        return "{mm}" in self.text
+        """Whether month and day are apart, so that they can be confused."""
+        return "{dd}" in self.text
 
     def days_of(self, path: str) -> tuple[dt.date, ...]:
         """The delivery days for which it finds a file of that path, in order; more than one are ambiguous."""
@@ -78,8 +90,9 @@ class PathTemplate:
                 f"make source.path in dataset.yaml ({self.text}) distinguish them"
             )
         if any(beside and _day(fields) for fields, beside in readings):
+            shown = f"month {days[0]:%Y-%m}" if self.is_monthly else f"day {days[0]}"
             return (
-                f"another digit stands beside the day {days[0]}, so it may be another number; deliver it under another name, or "
+                f"another digit stands beside the {shown}, so it may be another number; deliver it under another name, or "
                 f"spell such digits out in source.path in dataset.yaml ({self.text}), each as [0-9]"
             )
         for fields, _ in readings if self.has_parts and not days else ():
@@ -108,7 +121,7 @@ class PathTemplate:
 
 
 def checked_template(value: str) -> str:
-    """Return a source's path if it names one whole delivery day, in one spelling.
+    """Return a source's path if it names one whole delivery day, or one month, in one spelling.
 
     Raises:
         ValueError: says what is wrong, and what to write.
@@ -124,7 +137,7 @@ def checked_template(value: str) -> str:
         raise ValueError(f"{{{twice[0]}}} occurs {fields.count(twice[0])} times; keep one, and write * for the others")
     if set(fields) not in _WHOLE:
         shown = ", ".join(f"{{{field}}}" for field in fields)
-        raise ValueError(f"{shown}: this is not one whole day in one spelling; write {_SPELLINGS}")
+        raise ValueError(f"{shown}: this is not one whole day, or month, in one spelling; write {_SPELLINGS}")
     if _IN_BRACKETS.search(value):
         raise ValueError("the day is in brackets, where any one of its characters would match; take it out of them")
     deep = [part for part in PurePosixPath(value).parts if "**" in part]
@@ -141,15 +154,18 @@ def spelled_out(glob: str) -> tuple[str, ...]:
 
 def _written(field: str, day: dt.date) -> str:
     year, month, number = day.isoformat().split("-")
-    return {"day": f"{day}", "yyyymmdd": f"{year}{month}{number}", "yyyy": year, "mm": month, "dd": number}[field]
+    whole = {"day": f"{day}", "yyyymmdd": f"{year}{month}{number}", "yyyymm": f"{year}{month}"}
+    return {**whole, "yyyy": year, "mm": month, "dd": number}[field]
 
 
 def _day(fields: Mapping[str, str]) -> dt.date | None:
-    digits = fields.get("day") or fields.get("yyyymmdd") or f"{fields['yyyy']}{fields['mm']}{fields['dd']}"
+    month = fields.get("yyyymm") or f"{fields.get('yyyy', '')}{fields.get('mm', '')}"
+    digits = fields.get("day") or fields.get("yyyymmdd") or month + fields.get("dd", "01")
     try:
-        return checked_day(dt.date.fromisoformat(digits))
+        day = checked_day(dt.date.fromisoformat(digits))
     except ValueError:
         return None
+    return last_of_month(day) if month and "dd" not in fields else day
 
 
 def _days(readings: Iterable[tuple[Mapping[str, str], bool]]) -> tuple[dt.date, ...]:

@@ -216,6 +216,11 @@ def _extract_problems(dataset: Dataset) -> Iterator[_Problem]:
     if source.template.finds_several:
         text = f"source.path {source.path!r}: an extract writes one file per day; write no *, ? or [ there, or leave it out"
         yield ("source", "path"), text
+    if source.template.is_monthly:
+        yield (
+            ("source", "path"),
+            f"source.path {source.path!r}: an extract writes one file per day; write {{day}} there",
+        )
 
 
 def golden_misfits(dataset: Dataset) -> tuple[_Problem, ...]:

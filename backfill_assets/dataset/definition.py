@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from backfill_assets.core.days import ONE_DAY, day_range
+from backfill_assets.core.days import ONE_DAY, day_range, last_of_month
 from backfill_assets.core.errors import DatasetError, InvalidDayError, MisfitError
 from backfill_assets.core.expected_change import KEY_CHANGES, OF_ROWS
 from backfill_assets.core.fields import Day, Distance, Duration, Name, Part, TimeZone
@@ -276,7 +276,23 @@ class Dataset(Part):
         if self.source is None:
             return ()
         late = dt.timedelta(days=self.source.late_days)
-        return tuple(sorted({d for day in days for d in day_range(day, day + late)}))
+        read = {d for day in days for d in day_range(day, day + late)}
+        return tuple(sorted({last_of_month(day) for day in read} if self.is_monthly else read))
+
+    @property
+    def is_monthly(self) -> bool:
+        """Whether a file has the days of a whole month."""
+        return isinstance(self.source, Source) and self.source.template.is_monthly
+
+    def due(self, day: dt.date) -> dt.date:
+        """The delivery day that must bring a business day: the day itself, or the last day of its month."""
+        return last_of_month(day) if self.is_monthly else day
+
+    def brought_by(self, delivery_day: dt.date) -> tuple[dt.date, ...]:
+        """The business days of which a delivery day may hold rows, as far as the history goes."""
+        first = delivery_day.replace(day=1) if self.is_monthly else delivery_day
+        last = min(delivery_day, self.end or delivery_day)
+        return day_range(max(self.start, first - dt.timedelta(days=self.feed.late_days)), last)
 
     def fact_delivery_days(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
         """The delivery days behind the facts of these business days, including the days that they look back at."""

@@ -274,7 +274,8 @@ class Source(Files):
     model_config = ConfigDict(json_schema_extra=fills_in)
 
     path: Annotated[RelativePath, AfterValidator(checked_template)] = Field(
-        description="Glob below the sources folder with the delivery day: {day}, {yyyymmdd}, or {yyyy}, {mm} and {dd}."
+        description="Glob below the sources folder with the delivery day: {day}, {yyyymmdd}, or {yyyy}, {mm} and {dd}; or with the "
+        "month, {yyyymm} or {yyyy} and {mm}, if a file has all days of one."
     )
     late_days: Annotated[int, Field(ge=0, le=366)] = Field(
         default=0,

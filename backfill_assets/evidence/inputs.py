@@ -29,6 +29,7 @@ Deliveries = Mapping[dt.date, Sequence[Delivery]]
 """Deliveries by delivery day."""
 _WEEK: Final = 7
 """How many earlier days are searched for a delivery with the same content."""
+_NONE: Final[Mapping[dt.date, int]] = {}
 
 
 def force_by_day(dataset: Dataset, known: Iterable[Delivery]) -> Deliveries:
@@ -123,21 +124,23 @@ def source_state(
     deliveries: Deliveries,
     staged: Mapping[dt.date, StagedDay],
     gone: Collection[Place] = (),
+    rows: Mapping[dt.date, int] = _NONE,
 ) -> SourceState:
     """What was delivered for one business day and the days that it looks back at, for the checks.
 
     `deliveries` are those in force, also of the week before the day: no check judges superseded or withdrawn ones.
-    `gone` are the places of deliveries whose file is no longer among the sources.
+    `gone` are the places of deliveries whose file is no longer among the sources. `rows` are the numbers of staged rows, if
+    files have whole months.
     """
-    own, read = deliveries.get(day, ()), deliveries_of(dataset, day, deliveries)
+    own, read = deliveries.get(dataset.due(day), ()), deliveries_of(dataset, day, deliveries)
     before = (d for d in dataset.with_lookback((day,)) if d != day)
     behind = [d for own_day in dataset.fact_delivery_days((day,)) for d in deliveries.get(own_day, ())]
     prints = {d.fingerprint for d in own}
     stale = [d for earlier in week_before(day) for d in deliveries.get(earlier, ()) if d.fingerprint in prints]
-    looked_back = (_source_day(dataset, d, deliveries, staged) for d in before)
+    looked_back = (_source_day(dataset, d, deliveries, staged, rows) for d in before)
     return SourceState(
         deliveries=len(own),
-        rows=sum(d.rows for d in own),
+        rows=_own_rows(dataset, day, own, rows),
         corrupt_rows=sum(d.corrupt_rows for d in read),
         outside_rows=staged[day].outside_rows if day in staged else 0,
         delivered_at=max((d.delivered_at for d in own), default=None),
@@ -159,12 +162,22 @@ def _identical(deliveries: Iterable[Delivery]) -> tuple[SameContent, ...]:
     return tuple(sorted(same, key=lambda one: one.paths))
 
 
+def _own_rows(dataset: Dataset, day: dt.date, own: Iterable[Delivery], staged: Mapping[dt.date, int]) -> int:
+    # Until a month is over, its file may end before the day.
+    return staged.get(day, 0) if dataset.is_monthly else sum(d.rows for d in own)
+
+
 def _source_day(
-    dataset: Dataset, day: dt.date, deliveries: Deliveries, staged: Mapping[dt.date, StagedDay]
+    dataset: Dataset,
+    day: dt.date,
+    deliveries: Deliveries,
+    staged: Mapping[dt.date, StagedDay],
+    rows: Mapping[dt.date, int],
 ) -> SourceDay:
     bad = sum(d.corrupt_rows for d in deliveries_of(dataset, day, deliveries))
     outside = staged[day].outside_rows if day in staged else 0
-    return SourceDay(day, sum(d.rows for d in deliveries.get(day, ())), bad + outside)
+    own = _own_rows(dataset, day, deliveries.get(dataset.due(day), ()), rows)
+    return SourceDay(day, own, bad + outside)
 
 
 def reference_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str, str]:

@@ -88,7 +88,7 @@ class LateDeliveries(OnWarehouse):
         late = {day for day in watched if files[day]} | self._overtaken(dataset, watched, known, active)
         # An extract writes the day's own file, and a dataset whose days may be empty needs none; for all others it has to be there.
         runnable = dataset.feed.on_missing is OnMissing.pass_ or dataset.extract is not None
-        gaps = {day for day in unpublished if runnable or known.get(day) or new.get(day)}
+        gaps = {day for day in unpublished if runnable or known.get(dataset.due(day)) or new.get(dataset.due(day))}
         shown = published_among(self.ledger, table, name, late | gaps)
         days = tuple(sorted((late & shown) | (gaps - shown)))
         waits = self._waits(name, days)

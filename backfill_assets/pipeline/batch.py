@@ -29,7 +29,7 @@ from backfill_assets.pipeline.judge_rows import days_to_build_alone, schema_chan
 from backfill_assets.pipeline.land import Landing
 from backfill_assets.pipeline.measure import Neighbours, Sides, measure, measure_upstreams, week_around
 from backfill_assets.pipeline.samples import Samples, columns_behind, failed_days, sample
-from backfill_assets.pipeline.stage import aggregates_deliveries, held_in_staging, stage
+from backfill_assets.pipeline.stage import aggregates_deliveries, held_in_staging, rows_in_staging, stage
 from backfill_assets.storage.files import gone_from_sources
 
 Days = tuple[dt.date, ...]
@@ -272,7 +272,8 @@ class Pipeline(Landing):
         files = [d for d in force if d.day in window] if dataset.lands_files else []
         deliveries, gone = by_delivery_day(force), gone_from_sources(self.layout, files)
         staged = self.ledger.staged(name, dataset.with_lookback(days))
-        found = {day: source_state(dataset, day, deliveries, staged, gone) for day in days}
+        rows = rows_in_staging(loaded, self.layout, staged.values()) if dataset.is_monthly else {}
+        found = {day: source_state(dataset, day, deliveries, staged, gone, rows) for day in days}
         if any(one.identical for one in found.values()) and aggregates_deliveries(spark, loaded):
             return {day: replace(one, aggregated=True) for day, one in found.items()}
         return found

@@ -84,7 +84,7 @@ class DeliveryCommands:
             SourceError: a file fits two days, or is a link to nothing.
         """
         loaded, ledger = self.pipeline.datasets[name], self.pipeline.ledger
-        asked = days or self._all_days(name)
+        asked = self._due(name, days) or self._all_days(name)
         known = ledger.deliveries(name, asked)
         files = {(f.day, f.path): f for f in discover(loaded, self.pipeline.layout, asked)}
         last, journal = heads(known), ledger.delivery_journal(name, asked)
@@ -133,6 +133,7 @@ class DeliveryCommands:
         """
         _require(reason)
         loaded, ledger = self.pipeline.datasets[name], self.pipeline.ledger
+        chosen = replace(chosen, days=self._due(name, chosen.days))
         wanted = [one for one in heads(self._known(name)).values() if chosen.fits(one) and not one.withdrawn]
         days = tuple(sorted({one.day for one in wanted}))
         if not wanted:
@@ -170,16 +171,18 @@ class DeliveryCommands:
 
     def _done(self, name: str, changed: tuple[Delivery, ...]) -> Done:
         dataset = self.pipeline.datasets[name].dataset
-        late, back = dataset.landing.late_days * ONE_DAY, dataset.lookback_days * ONE_DAY
-        last = dataset.end or dt.date.max
-        days = {
-            day for one in changed for day in day_range(max(dataset.start, one.day - late), min(last, one.day + back))
-        }
+        back, last = dataset.lookback_days * ONE_DAY, dataset.end or dt.date.max
+        brought = [own for one in changed if (own := dataset.brought_by(one.day))]
+        days = {day for own in brought for day in day_range(own[0], min(last, own[-1] + back))}
         published = published_among(self.pipeline.ledger, self.pipeline.tables[name], name, days)
         return Done(changed, tuple(sorted(days)), tuple(sorted(published)))
 
     def _known(self, name: str) -> tuple[Delivery, ...]:
         return self.pipeline.ledger.deliveries(name, self._all_days(name))
+
+    def _due(self, name: str, days: Days) -> Days:
+        dataset = self.pipeline.datasets[name].dataset
+        return tuple(sorted({dataset.due(day) for day in days}))
 
     def _all_days(self, name: str) -> Days:
         dataset = self.pipeline.datasets[name].dataset

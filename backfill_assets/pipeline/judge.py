@@ -8,7 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Final, assert_never
 
-from backfill_assets.core.days import ONE_DAY, format_days
+from backfill_assets.core.days import format_days
 from backfill_assets.core.evidence import CheckOutcome, Severity, Verdict
 from backfill_assets.core.expected_change import Change, Contract
 from backfill_assets.core.fields import format_percent
@@ -218,11 +218,10 @@ def _identical_files(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
 
 def _freshness(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     limit = dataset.checks.source_freshness.max_delay or dt.timedelta(0)
-    expected = f"within {format_duration(limit)} of the day's end"
+    expected = f"within {format_duration(limit)} of the {'month' if dataset.is_monthly else 'day'}'s end"
     if m.source.delivered_at is None:
         return CheckOutcome(dataset.landing.on_missing is OnMissing.pass_, expected, "nothing was delivered")
-    end = dt.datetime.combine(m.day + ONE_DAY, dt.time(), dataset.zone).astimezone(dt.UTC)
-    delay = m.source.delivered_at - end
+    delay = m.source.delivered_at - dataset.end_of(dataset.due(m.day))
     hours = delay.total_seconds() / 3600
     return CheckOutcome(delay <= limit, expected, f"{hours:.1f} h after it", format_duration(limit))
 

@@ -146,7 +146,7 @@ def _corrupt(frames: Frames, days: Collection[dt.date], force: Collection[Delive
         F.lit("unreadable").alias("problem"), DELIVERY_DAY, "_source_file", CORRUPT
     )
     columns = dict.fromkeys((dataset.partition_column, *dataset.key))
-    strangers = outside_rows(spark, loaded, layout, days, force).select(
+    strangers = outside_rows(spark, loaded, layout, {dataset.due(day) for day in days}, force).select(
         F.lit("of another day").alias("problem"),
         F.col(LINEAGE).getField("delivery_day").alias(DELIVERY_DAY),
         F.col(LINEAGE).getField("source_file").alias("_source_file"),
@@ -159,6 +159,6 @@ def _corrupt(frames: Frames, days: Collection[dt.date], force: Collection[Delive
         own = []
         for delivered in dataset.delivery_days((day,)):
             own += first.get(("unreadable", delivered), [])
-            own += first.get(("of another day", delivered), []) if delivered == day else []
+            own += first.get(("of another day", delivered), []) if delivered == dataset.due(day) else []
         found["corrupt_rows", day] = tuple(map(_plain_row, own[:_MOST]))
     return found

@@ -91,21 +91,36 @@ def stage(
         with kept(path):
             files = write_days(_own(seen, dataset, days), path, dataset.partition_column, days)
         # Counted by day only if there are any, or if Spark gave no count: reading all rows again costs as much as writing them.
-        outside = {} if counted.get.get("outside") == 0 else _outside_by_day(rows, loaded, days)
+        outside = {} if counted.get.get("outside") == 0 else _outside_by_day(rows, loaded)
     counts = rows_by_day(path, dataset.partition_column, days)
-    return {day: StagedCounts(counts[day], outside.get(day, 0), path.name, files[day]) for day in days}
+    return {day: StagedCounts(counts[day], outside.get(dataset.due(day), 0), path.name, files[day]) for day in days}
 
 
 def held_in_staging(loaded: LoadedDataset, layout: Layout, staged: Iterable[StagedDay]) -> Mapping[dt.date, str]:
     """Digest by day of the files that hold it now, in the table where it was staged; days without a table are left out."""
+    found: dict[dt.date, str] = {}
+    for path, days in _tables_of(loaded, layout, staged).items():
+        found |= digests_by_day(path, loaded.dataset.partition_column, days)
+    return found
+
+
+def rows_in_staging(loaded: LoadedDataset, layout: Layout, staged: Iterable[StagedDay]) -> Mapping[dt.date, int]:
+    """Rows by day that it has now, in the table where it was staged; days without a table are left out."""
+    found: dict[dt.date, int] = {}
+    for path, days in _tables_of(loaded, layout, staged).items():
+        found |= rows_by_day(path, loaded.dataset.partition_column, days)
+    return found
+
+
+def _tables_of(
+    loaded: LoadedDataset, layout: Layout, staged: Iterable[StagedDay]
+) -> Mapping[Path, Collection[dt.date]]:
+    """The staging tables that are there, with the days that were staged in each."""
     places: dict[str, list[dt.date]] = {}
     for one in staged:
         places.setdefault(one.place, []).append(one.day)
-    found: dict[dt.date, str] = {}
-    for place, days in places.items():
-        if place:
-            found |= digests_by_day(layout.staging_path(loaded.name, place), loaded.dataset.partition_column, days)
-    return found
+    tables = {layout.staging_path(loaded.name, place): days for place, days in places.items() if place}
+    return {path: days for path, days in tables.items() if is_table(path)}
 
 
 def as_they_are(table: DataFrame) -> DataFrame:
@@ -242,17 +257,18 @@ def _check_columns(loaded: LoadedDataset, schema: T.StructType) -> None:
 
 def _is_outside(dataset: Dataset) -> Column:
     day, delivered = F.col(dataset.partition_column), F.col(LINEAGE).getField("delivery_day")
-    inside = (day <= delivered) & (day >= F.date_sub(delivered, dataset.feed.late_days))
+    first = F.trunc(delivered, "month") if dataset.is_monthly else delivered
+    inside = (day <= delivered) & (day >= F.date_sub(first, dataset.feed.late_days))
     lost = F.raise_error(
         F.lit(f"rows have no {LINEAGE}; pass it through for every row, after an aggregation as max({LINEAGE})")
     )
     return F.when(delivered.isNull(), lost.cast("boolean")).otherwise(~is_true(inside))
 
 
-def _outside_by_day(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.date]) -> dict[dt.date, int]:
+def _outside_by_day(rows: DataFrame, loaded: LoadedDataset) -> dict[dt.date, int]:
     delivered = F.col(LINEAGE).getField("delivery_day")
     counted = rows.where(_is_outside(loaded.dataset)).groupBy(delivered.alias("day")).count().collect()
-    return {row["day"]: int(row["count"]) for row in counted if row["day"] in days}
+    return {row["day"]: int(row["count"]) for row in counted}
 
 
 def _newest(rows: DataFrame, dataset: Dataset) -> DataFrame:

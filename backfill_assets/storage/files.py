@@ -269,7 +269,7 @@ def discover(
     found: dict[str, SourceFile] = {}
     template = loaded.dataset.landing.template
     prints = {(d.path, d.size, d.delivered_at): d.fingerprint for d in known}
-    for day in sorted(set(delivery_days)):
+    for day in sorted({loaded.dataset.due(day) for day in delivery_days}):
         paths = sorted(_paths(layout, template.filled(day)))
         if not paths:
             _require_links(layout, template.filled(day))

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
-from backfill_assets.core.days import ONE_DAY, day_range, parse_day
+from backfill_assets.core.days import ONE_DAY, parse_day
 from backfill_assets.core.errors import DatasetError, InvalidDayError
 from backfill_assets.core.path_template import PathTemplate
 from backfill_assets.dataset.definition import Dataset
@@ -192,8 +192,7 @@ def read_case(loaded: LoadedDataset, case: Case, upstreams: Sequence[LoadedDatas
 
 
 def _days_delivered(dataset: Dataset, deliveries: Iterable[CaseDelivery]) -> tuple[dt.date, ...]:
-    late = dt.timedelta(days=dataset.feed.late_days)
-    return tuple(sorted({day for d in deliveries for day in day_range(d.day - late, d.day)}))
+    return tuple(sorted({day for d in deliveries for day in dataset.brought_by(dataset.due(d.day))}))
 
 
 def _days_expected(dataset: Dataset, expected: Table | None) -> tuple[dt.date, ...]:

@@ -243,6 +243,15 @@ def test_days_without_source_data_are_warned_of_whatever_was_delivered_for_later
     assert f"{RANGE[5]}..{RANGE[9]}" in staged
 
 
+def test_a_month_is_delivered_by_its_file_and_each_of_its_days_expects_a_share(office: Office) -> None:
+    office.source(path="x/{yyyymm}.csv")
+    last = RANGE[0].replace(day=31)
+    office.land(last, rows=310, size=3_100)
+    plan = office.planner.plan(spec())
+    assert warned(plan, "no source data") == []
+    assert plan.estimate.rows == len(RANGE) * 10 * len(plan.targets)
+
+
 def test_days_without_a_published_upstream_are_warned_of_unless_they_are_built_along(tmp_path: Path) -> None:
     office = Office(tmp_path, lookback=2)
     start = str(RANGE[3])

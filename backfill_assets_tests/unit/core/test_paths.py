@@ -11,19 +11,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from backfill_assets.core.days import EARLIEST, LATEST
+from backfill_assets.core.days import EARLIEST, LATEST, last_of_month
 from backfill_assets.core.path_template import PathTemplate, checked_template
 
-DAY, OTHER = dt.date(2024, 1, 1), dt.date(2024, 1, 2)
+DAY, OTHER, MONTH = dt.date(2024, 1, 1), dt.date(2024, 1, 2), dt.date(2024, 1, 31)
 _NAMES = [
     "a", "ab", "b", "[a]", "x.csv", f"{DAY}", f"{DAY}.csv", f"{DAY}-a.csv", f"{OTHER}.csv", f"{DAY}_{OTHER}.csv", "20240101",
-    "20240101.csv", "202401011.csv", "120240101", "2024", "01", "02", "0101", "01-01", "2024-01", "01.01.2024", "dt=2024-01-01",
+    "20240101.csv", "202401011.csv", "120240101", "202401", "202402", "2024",
+    "01", "02", "0101", "01-01", "2024-01", "01.01.2024", "dt=2024-01-01",
 ]  # fmt: skip
 _SHAPES = ["a", "*", "?", "?b", "[ab]", "[!a]", "[[]a]", "[a]", "*.csv", "2024", "01", "[]a]"]
 _DAYS = [
     ["{day}"], ["{day}*"], ["{day}?a.csv"], ["*{day}.csv"], ["dt={day}"], ["{yyyymmdd}"], ["{yyyymmdd}*.csv"],
     ["{yyyymmdd}[0-9].csv"], ["*{yyyymmdd}"], ["{yyyy}", "{mm}", "{dd}"], ["{yyyy}", "{mm}{dd}"], ["{yyyy}-{mm}", "*", "{dd}*"],
-    ["{dd}.{mm}.{yyyy}"], ["*{mm}*", "*{dd}*", "{yyyy}"], ["{yyyy}", "{mm}*{dd}"],
+    ["{dd}.{mm}.{yyyy}"], ["*{mm}*", "*{dd}*", "{yyyy}"], ["{yyyy}", "{mm}*{dd}"], ["{yyyymm}"], ["{yyyymm}*"], ["{yyyy}-{mm}"],
+    ["{yyyy}", "{mm}", "*.csv"],
 ]  # fmt: skip
 _paths = st.lists(st.sampled_from(_NAMES), min_size=1, max_size=4).map("/".join)
 _parts = st.lists(st.sampled_from(_SHAPES), max_size=2)
@@ -52,8 +54,9 @@ def test_a_path_fits_a_template_exactly_where_glob_finds_the_file(template: Path
     with TemporaryDirectory() as folder:
         root = Path(folder)
         files = _files(root, paths)
-        found = {p.relative_to(root).as_posix() for p in root.glob(template.filled(DAY)) if p.is_file()}
-        assert {path for path in files if template.fits(DAY, path)} == found
+        day = MONTH if template.is_monthly else DAY
+        found = {p.relative_to(root).as_posix() for p in root.glob(template.filled(day)) if p.is_file()}
+        assert {path for path in files if template.fits(day, path)} == found
         ever = {p.relative_to(root).as_posix() for p in root.glob(template.of_any_day) if p.is_file()}
         assert {path for path in files if template.days_of(path)} <= ever
 
@@ -64,7 +67,9 @@ _texts = st.text("az09_-. ", max_size=4)
 @st.composite
 def filled(draw: st.DrawFn) -> tuple[PathTemplate, dt.date, str]:
     """A template, a day, and a path that the template finds for it: each wildcard is replaced by what it may stand for."""
-    spelled = draw(st.sampled_from([["{day}"], ["{yyyymmdd}"], ["{yyyy}", "{mm}", "{dd}"]]))
+    spelled = draw(
+        st.sampled_from([["{day}"], ["{yyyymmdd}"], ["{yyyy}", "{mm}", "{dd}"], ["{yyyymm}"], ["{yyyy}", "{mm}"]])
+    )
     fields = draw(st.permutations(spelled))
     between = st.sampled_from(["", "/", "-", "a", "7", "*", "?", "/*/", "_*", "*.", "[0-9]", "[!a]", "/x/", "/**/"])
     pieces = [draw(between) for _ in range(len(fields) + 1)]
@@ -74,6 +79,7 @@ def filled(draw: st.DrawFn) -> tuple[PathTemplate, dt.date, str]:
     except ValueError:
         assume(False)
     day = draw(st.dates(EARLIEST, LATEST))
+    day = last_of_month(day) if template.is_monthly else day
     path = template.filled(day)
     for wild, stands in {
         "/**/": st.sampled_from(["/", "/k/"]),
@@ -105,7 +111,7 @@ def test_the_day_of_a_path_is_the_day_that_its_template_was_filled_with_or_it_is
 @given(filled(), st.dates(EARLIEST, LATEST))
 def test_no_file_is_landed_for_two_days(case: tuple[PathTemplate, dt.date, str], other: dt.date) -> None:
     template, day, path = case
-    assume(other != day)
+    assume((other.year, other.month) != (day.year, day.month) if template.is_monthly else other != day)
     assert (
         template.doubt(path)
         or not PurePosixPath(f"/{path}").match(f"/{template.filled(other)}")
@@ -138,6 +144,30 @@ def test_a_star_ends_at_a_slash_and_two_stars_match_any_folders(template: str, i
     found = PathTemplate(checked_template(template))
     assert (found.fits(DAY, inside), found.fits(DAY, outside)) == (True, False)
     assert found.doubt(inside) == ""
+
+
+@pytest.mark.parametrize(
+    ("template", "inside", "outside"),
+    [
+        ("x/{yyyymm}.csv", "x/202401.csv", "x/202413.csv"),
+        ("x/{yyyy}-{mm}.csv", "x/2024-01.csv", "x/2024-01-01.csv"),
+        ("x/{yyyy}/{mm}/*.csv", "x/2024/01/01.csv", "x/2024/1/01.csv"),
+        ("{mm}_{yyyy}.csv", "01_2024.csv", "31_2024.csv"),
+        ("x-{yyyymm}[0-9][0-9].csv", "x-20240109.csv", "x-202401.csv"),
+    ],
+)
+def test_a_file_of_a_month_belongs_to_its_last_day(template: str, inside: str, outside: str) -> None:
+    found = PathTemplate(checked_template(template))
+    assert found.is_monthly
+    assert (found.days_of(inside), found.doubt(inside)) == ((MONTH,), "")
+    assert found.days_of(outside) == ()
+    assert found.filled(MONTH) == found.filled(DAY)
+
+
+def test_a_digit_beside_the_month_may_be_a_day() -> None:
+    found = PathTemplate(checked_template("orders-{yyyymm}*.csv"))
+    assert "another digit stands beside the month 2024-01" in found.doubt("orders-20240109.csv")
+    assert found.doubt("orders-202401_b.csv") == ""
 
 
 def days_of(template: str, path: str) -> tuple[dt.date, ...]:
@@ -227,10 +257,12 @@ def test_a_month_above_twelve_is_taken_for_a_day(template: str, path: str) -> No
         ("{{day}}.csv", "a brace stands alone"),
         ("{day}/{day}.csv", r"\{day\} occurs 2 times; keep one, and write \* for the others"),
         ("{yyyy}/{mm}/{dd}/{dd}.csv", r"\{dd\} occurs 2 times"),
-        ("{yyyy}/{mm}.csv", r"\{yyyy\}, \{mm\}: this is not one whole day in one spelling; write \{day\}"),
-        ("{yyyy}/*.csv", r"\{yyyy\}: this is not one whole day"),
-        ("{day}/{yyyymmdd}.csv", r"\{day\}, \{yyyymmdd\}: this is not one whole day in one spelling"),
-        ("{yyyy}/{mm}/{dd}/{day}.csv", "this is not one whole day in one spelling"),
+        ("{yyyy}/{dd}.csv", r"\{yyyy\}, \{dd\}: this is not one whole day, or month, in one spelling; write \{day\}"),
+        ("{yyyy}/*.csv", r"\{yyyy\}: this is not one whole day, or month"),
+        ("{day}/{yyyymmdd}.csv", r"\{day\}, \{yyyymmdd\}: this is not one whole day, or month, in one spelling"),
+        ("{yyyymm}/{day}.csv", r"\{yyyymm\}, \{day\}: this is not one whole day"),
+        ("{yyyymm}/{yyyy}/{mm}.csv", "this is not one whole day"),
+        ("{yyyy}/{mm}/{dd}/{day}.csv", "this is not one whole day, or month, in one spelling"),
         ("[{day}].csv", "the day is in brackets"),
         ("[]{day}].csv", "the day is in brackets"),
         ("[!]a{dd}]{mm}{yyyy}.csv", "the day is in brackets"),

@@ -126,6 +126,39 @@ def test_delivery_days_are_the_days_and_those_after_them(days: tuple[dt.date, ..
     assert set(found) == {d + dt.timedelta(days=i) for d in days for i in range(late + 1)}
 
 
+def by_month(late: int = 0, path: str = "{yyyymm}.csv", **more: object) -> Dataset:
+    return dataset(source=PLAIN["source"] | {"path": path, "late_days": late}, staging=BY_KEY, **more)
+
+
+@given(some_days, st.integers(0, 40))
+def test_a_file_of_a_month_is_due_on_its_last_day(days: tuple[dt.date, ...], late: int) -> None:
+    source = by_month(late)
+    found = source.delivery_days(days)
+    daily = dataset(source=PLAIN["source"] | {"late_days": late}, staging=BY_KEY).delivery_days(days)
+    assert found == tuple(sorted({source.due(day) for day in daily}))
+    assert all((day + dt.timedelta(days=1)).day == 1 for day in found)
+
+
+@given(some_days, st.integers(0, 40), st.sampled_from(["{day}.csv", "{yyyymm}.csv"]))
+def test_a_delivery_day_brings_exactly_the_days_that_read_it(days: tuple[dt.date, ...], late: int, path: str) -> None:
+    source = by_month(late, path)
+    for delivered in source.delivery_days(days[:3]):
+        near = day_range(max(START, delivered - dt.timedelta(days=90)), delivered)
+        assert source.brought_by(delivered) == tuple(d for d in near if delivered in source.delivery_days((d,)))
+
+
+def test_a_delivery_day_brings_no_day_after_the_end() -> None:
+    assert by_month(end="2024-01-20").brought_by(dt.date(2024, 1, 31)) == day_range(START, dt.date(2024, 1, 20))
+
+
+def test_an_extract_writes_no_file_of_a_month() -> None:
+    extract = {"database": "env:SHOP", "query": "SELECT 1 AS trip WHERE day = :day"}
+    with pytest.raises(ValidationError, match=r"an extract writes one file per day; write \{day\} there"):
+        dataset(
+            source={"path": "{yyyymm}.parquet", "format": "parquet", "columns": {"trip": "long"}, "extract": extract}
+        )
+
+
 @given(some_days, st.integers(0, 40))
 def test_lookback_never_reaches_before_the_start(days: tuple[dt.date, ...], back: int) -> None:
     found = dataset(lookback_days=back).with_lookback(days)

@@ -124,6 +124,23 @@ def test_files_of_later_days_are_read_and_count_for_nothing_else() -> None:
     assert (both.deliveries, both.rows, both.delivered_at, both.rows_read) == (1, 5, NOON, 10)
 
 
+def test_the_file_of_a_month_is_there_for_the_days_of_which_it_has_rows() -> None:
+    """It may end before a day while the month is not over."""
+    described = dataset(source=PLAIN["source"] | {"path": "{yyyymm}.csv"}, staging=BY_KEY, lookback_days=1)
+    (month,) = described.delivery_days((DAYS[1],))
+    known = by_delivery_day([delivered(month)])
+    rows = {DAYS[0]: 3, DAYS[1]: 2, DAYS[2]: 0}
+    found = {day: source_state(described, day, known, {}, rows=rows) for day in DAYS[:4]}
+    assert {day: (one.deliveries, one.rows) for day, one in found.items()} == {
+        DAYS[0]: (1, 3),
+        DAYS[1]: (1, 2),
+        DAYS[2]: (1, 0),
+        DAYS[3]: (1, 0),
+    }
+    assert all((one.corrupt_rows, one.rows_read, one.delivered_at) == (1, 5, NOON) for one in found.values())
+    assert [one.day for one in found[DAYS[3]].faulty_before if not one.rows] == [DAYS[2]]
+
+
 def test_deliveries_whose_file_is_gone_are_named_among_all_that_a_day_reads() -> None:
     one, other = delivered(DAYS[1]), delivered(DAYS[2], "g", hours=30)
     known = by_delivery_day([one, other])

@@ -319,6 +319,16 @@ def test_a_first_file_that_comes_after_the_daily_run_is_a_gap_that_is_run(week: 
     assert week.late.of("sales") == ()
 
 
+def test_the_file_of_a_month_is_late_for_its_published_days_and_fills_its_gaps(week: Inbox) -> None:
+    source = week.world.datasets["sales"].landing.model_copy(update={"path": "x/{yyyymm}.csv"})
+    week.says(source=source)
+    file = layout(week.folder).sources / "x" / f"{D1:%Y%m}.csv"
+    file.write_text("id\n1\n", encoding="utf-8")
+    found = {late.day: late.gap for late in week.late.of("sales")}
+    assert found == {D1: False, D2: False, D3: False, D4: True, D4 + dt.timedelta(days=1): True}
+    assert {late.files for late in week.late.of("sales")} == {(f"x/{file.name}",)}
+
+
 def test_a_gap_that_a_unit_has_claimed_is_run_once_the_claim_has_ended(week: Inbox) -> None:
     """The daily run was refused because of the claim, after the files of the day had landed with another one."""
     week.deliver(D4)

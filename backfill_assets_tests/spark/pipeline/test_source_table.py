@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.application import Application
 from backfill_assets.core.errors import EvidenceError, SourceError
-from backfill_assets.core.unit import AttemptState, Unit
+from backfill_assets.core.unit import AttemptState, Unit, UnitState
 from backfill_assets.dataset.loaded import Case
 from backfill_assets.evidence.readiness import Blocker
 from backfill_assets.pipeline.tables import quoted, read_table
@@ -243,3 +244,42 @@ def test_a_proof_recomputes_the_days_of_a_table(bronze: Bronze, spark: SparkSess
     publish(application, spark, "trips", DAYS)
     (certificate,) = application.prover.prove("trips")
     assert certificate.disagreements == ()
+
+
+WITH_DRAFT = """
+SELECT day, id, kind, amount, fee FROM staging WHERE day NOT IN (SELECT day FROM draft)
+UNION ALL
+SELECT day, id, kind, amount, fee FROM draft
+"""
+
+
+def test_days_that_were_computed_elsewhere_are_checked_and_released_like_all_others(bronze: Bronze) -> None:
+    kit, allowed = bronze.kit, {"tolerance": "1000%"}
+    bronze.create([(D1, 1, "a", 10.0, "1.50"), (D2, 1, "a", 10.0, "2.50"), (D2, 1, "a", 10.0, "2.50")])
+    kit.dataset(name="draft", source={**TABLE, "columns": COLUMNS}, measures={"fee": allowed}, checks={})
+    kit.dataset(
+        fact=WITH_DRAFT, upstream={"draft": {"on_missing": "pass"}}, measures={"fee": allowed},
+        checks={"row_count": allowed, "reconciliation": {"metrics": []}},
+    )  # fmt: skip
+    for day in DAYS:
+        kit.deliver(day, f"{day},1,a,10,1.00")
+    application = OnTheTestServer(kit.settings, bronze.server)
+    unit = built(application, kit.spark, "draft", (D1, D2))
+    refused = [
+        (day, v.check) for day, one in judged(application, unit, "draft").items() for v in one.verdicts if v.refuses
+    ]
+    assert refused == [(D2, "unique_key")]
+    application.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+    bronze.sql(f"DELETE FROM {bronze} WHERE ingested = DATE'{D2}'")
+    bronze.add([(D2, 1, "a", 10.0, "2.50")])
+    publish(application, kit.spark, "draft", (D1, D2))
+    publish(application, kit.spark, "trips", DAYS)
+    fees = {D1: Decimal("1.50"), D2: Decimal("2.50"), D3: Decimal("1.00")}
+    assert bronze.published() == [(day, 1, "a", 10.0, fee) for day, fee in fees.items()]
+    bronze.sql(f"UPDATE {bronze} SET fee = 9.00 WHERE ingested = DATE'{D1}'")
+    assert application.late_deliveries.moved("draft") == (D1,)
+    publish(application, kit.spark, "draft", (D1,))
+    unit = built(application, kit.spark, "trips", DAYS)
+    assert [
+        day for day, one in judged(application, unit, "trips").items() if one.measured.shadow != one.measured.published
+    ] == [D1]

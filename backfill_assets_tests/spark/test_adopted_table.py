@@ -5,8 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
+from threading import Event
 
 import duckdb
 import polars as pl
@@ -80,23 +83,53 @@ def drafted(root: Path, lake: Path, server: Settings) -> Application:
     return application
 
 
+def delta_rs_total(place: str, _: SparkSession) -> Decimal:
+    return sum(
+        (row["amount"] for row in DeltaTable(place).to_pyarrow_table(columns=["amount"]).to_pylist()), Decimal(0)
+    )
+
+
+def polars_total(place: str, _: SparkSession) -> Decimal:
+    return Decimal(str(pl.scan_delta(place).select(pl.col("amount").sum()).collect().item()))
+
+
+def spark_total(place: str, spark: SparkSession) -> Decimal:
+    return Decimal(str(spark.sql(f"SELECT sum(amount) FROM delta.`{place}`").collect()[0][0]))
+
+
+def duckdb_total(place: str, _: SparkSession) -> Decimal:
+    rows = DeltaTable(place).to_pyarrow_dataset()  # DuckDB reads it by this name
+    assert rows.count_rows() > 0
+    return Decimal(str(duckdb.connect().sql("SELECT sum(amount) FROM rows").fetchall()[0][0]))
+
+
+READERS = (delta_rs_total, polars_total, spark_total, duckdb_total)
+"""The sum of all amounts, by readers that know nothing of this project."""
+
+
 def seen(lake: Path, spark: SparkSession) -> Decimal:
-    """The sum of all amounts, by four readers that know nothing of this project."""
-    place = str(lake)
-    totals = {
-        Decimal(str(sum(row["amount"] for row in DeltaTable(place).to_pyarrow_table(columns=["amount"]).to_pylist()))),
-        Decimal(str(pl.scan_delta(place).select(pl.col("amount").sum()).collect().item())),
-        Decimal(str(spark.sql(f"SELECT sum(amount) FROM delta.`{place}`").collect()[0][0])),
-        Decimal(str(duckdb_total(DeltaTable(place)))),
-    }
+    """The sum that all readers see."""
+    totals = {total(str(lake), spark) for total in READERS}
     assert len(totals) == 1, totals
     return totals.pop()
 
 
-def duckdb_total(table: DeltaTable) -> Decimal:
-    rows = table.to_pyarrow_dataset()  # DuckDB reads it by this name
-    assert rows.count_rows() > 0
-    return Decimal(str(duckdb.sql("SELECT sum(amount) FROM rows").fetchall()[0][0]))
+@contextmanager
+def read_all_the_while(lake: Path, spark: SparkSession) -> Iterator[set[Decimal]]:
+    """Each reader in turn, again and again, until the block ends; yields the sums that they see."""
+    states, over = set[Decimal](), Event()
+
+    def read() -> None:
+        while not over.is_set():
+            states.update(total(str(lake), spark) for total in READERS)
+
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read)
+        try:
+            yield states
+        finally:
+            over.set()
+        reading.result()
 
 
 def test_a_table_of_a_plain_spark_job_is_adopted_corrected_rolled_back_and_given_back(
@@ -116,15 +149,18 @@ def test_a_table_of_a_plain_spark_job_is_adopted_corrected_rolled_back_and_given
     with pytest.raises(Exception, match="change_amount"):
         application.publisher.release(refused.id)
     application.ledger.move(refused.id, {UnitState.open}, UnitState.discarded)
-    unit = built(application, spark, "orders", WRONG, {"amount": "+100%", "cents": "+100%"})
-    release = application.publisher.release(unit.id).releases["orders"]
-    assert seen(lake, spark) == before + wrong
-    assert set(DeltaTable(lake).to_pyarrow_table().column_names) == {"day", "order_id", "amount", "note", "cents"}
+    with read_all_the_while(lake, spark) as states:
+        unit = built(application, spark, "orders", WRONG, {"amount": "+100%", "cents": "+100%"})
+        release = application.publisher.release(unit.id).releases["orders"]
+        assert seen(lake, spark) == before + wrong
+        assert set(DeltaTable(lake).to_pyarrow_table().column_names) == {"day", "order_id", "amount", "note", "cents"}
 
-    application.rollback.execute(release, "finance says no")
-    assert seen(lake, spark) == before
-    application.publisher.release(unit.id)
-    assert seen(lake, spark) == before + wrong
+        application.rollback.execute(release, "finance says no")
+        assert seen(lake, spark) == before
+        application.publisher.release(unit.id)
+        assert seen(lake, spark) == before + wrong
+    assert before in states
+    assert states <= {before, before + wrong}
 
     spark.sql(f"OPTIMIZE delta.`{lake}` WHERE day = DATE'{WRONG[0]}'")
     spark.sql(f"DELETE FROM delta.`{lake}` WHERE order_id = 0")

@@ -301,11 +301,24 @@ def launch_state(
     days = {(name, day) for name, found in launched.targets.items() for day in found}
     evidence = (application.ledger.evidence(unit) for unit in units)
     checked = {key for by_day in evidence for key, found in by_day.items() if found.verdicts} & days
-    failure = ""
-    if (status := backfill.status.value) in OVER and backfill.status is not BulkActionStatus.COMPLETED_SUCCESS:
+    status, failure = ended_as(instance, backfill), ""
+    if status in OVER and status != BulkActionStatus.COMPLETED_SUCCESS.value:
         ended = f"backfill {launched.backfill} ended as {status.lower().replace('_', ' ')}; see it in Dagster"
         failure = failure_of(instance, backfill) or ended
     return LaunchState(status, runs, len(checked), units, failure)
+
+
+def ended_as(instance: dg.DagsterInstance, backfill: DagsterBackfill) -> str:
+    """The status of a backfill in Dagster's words; a success if all of its failed runs were retried with success.
+
+    Dagster looks for what is materialized, then for runs: if a retry ends in between, it calls the backfill failed.
+    """
+    if backfill.status is BulkActionStatus.COMPLETED_FAILED:
+        runs = instance.get_runs(dg.RunsFilter(tags={BACKFILL_TAG: backfill.backfill_id}))
+        last = [run for run in runs if not _retried(run)]
+        if len(last) < len(runs) and all(run.status is dg.DagsterRunStatus.SUCCESS for run in last):
+            return BulkActionStatus.COMPLETED_SUCCESS.value
+    return backfill.status.value
 
 
 def _units_of(application: Application, launched: Launched, before: Collection[str], *, began: bool) -> frozenset[str]:

@@ -29,7 +29,7 @@ from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import Unit
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.doctor.findings import Finding
-from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
+from backfill_assets.orchestration.backfills import OVER, Backfill, ended_as, launch_backfill
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
@@ -190,7 +190,7 @@ class Lab:
 
             def status() -> str:
                 found = instance.get_backfill(backfill_id)
-                return found.status.value if found else "?"
+                return ended_as(instance, found) if found else "?"
 
             wait_for(lambda: status() in OVER, f"backfill {backfill_id} to end", seconds, every=0.5)
             return status()

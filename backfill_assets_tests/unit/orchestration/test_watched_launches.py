@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
+from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG
 from dagster._core.test_utils import create_run_for_test
 from typer.testing import CliRunner, Result
 
@@ -113,6 +114,23 @@ def test_a_unit_that_the_launch_cannot_join_is_not_named(house: House, daemon: D
     unit = house.unit({D1: [1], D2: [2]}, names=("sales",))
     done = _run(daemon, "run", *BOTH, RANGE, statuses=[BAD])
     assert (done.exit_code, unit.id in done.output) == (1, False), done.output
+
+
+@pytest.mark.parametrize(("last", "code"), [(dg.DagsterRunStatus.SUCCESS, 0), (dg.DagsterRunStatus.FAILURE, 1)])
+def test_a_backfill_that_dagster_calls_failed_has_succeeded_if_the_retries_of_its_failed_runs_have(
+    house: House, daemon: Daemon, last: dg.DagsterRunStatus, code: int
+) -> None:
+    unit = _opened(house, "b_1")
+    house.world.publisher().release(unit.id)
+    daemon.runs = False
+    tags = {BACKFILL_TAG: "b_1"}
+    retry = create_run_for_test(daemon.instance, status=last, tags=tags)
+    create_run_for_test(
+        daemon.instance, status=dg.DagsterRunStatus.FAILURE, tags=tags | {AUTO_RETRY_RUN_ID_TAG: retry.run_id}
+    )
+    done = _run(daemon, "run", *BOTH, RANGE, statuses=[BAD])
+    assert done.exit_code == code, done.output
+    assert ("failed:" in done.output) == bool(code)
 
 
 def test_the_unit_of_a_campaign_is_not_offered_to_be_discarded(house: House, daemon: Daemon) -> None:

@@ -59,7 +59,7 @@ def _places(source: Source, names: Sequence[str]) -> Mapping[str, int]:
     twice = [name for name in dict.fromkeys(found) if found.count(name) > 1]
     missing = [source.shown(name) for name in source.required if own[name] not in found]
     extra = [name for name in found if name not in own.values()]
-    for what, wrong in (("names twice", twice), ("lacks", missing), ("has undeclared columns,", extra)):
+    for what, wrong in (("names twice", twice), ("is missing", missing), ("has undeclared columns,", extra)):
         if wrong:
             listed, expected = (visible(", ".join(each)) for each in (wrong, map(source.shown, own)))
             raise SourceError(

@@ -98,7 +98,7 @@ def test_a_query_can_change_nothing(shop: Engine, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("SELECT id, at FROM orders WHERE at > :day", "it lacks amount"),
+        ("SELECT id, at FROM orders WHERE at > :day", "it is missing amount"),
         (QUERY.replace("amount", "amount, 1 AS more", 1), "it has undeclared columns, more"),
         (QUERY.replace("amount", "amount, id", 1), "it names twice id"),
         (QUERY.replace("id,", "id::text,", 1), "row 1, column id: '1' is no long .*cast it in the extract"),

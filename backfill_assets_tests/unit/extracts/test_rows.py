@@ -124,8 +124,8 @@ def test_a_value_that_only_looks_different_is_taken(tmp_path: Path, kind: str, v
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["id", "Invoice No"], "it lacks at; expected exactly id, Invoice No, at, note"),
-        (["id", "invoice_no", "at"], "it lacks Invoice No"),
+        (["id", "Invoice No"], "it is missing at; expected exactly id, Invoice No, at, note"),
+        (["id", "invoice_no", "at"], "it is missing Invoice No"),
         (["id", "invoice no", "at", "price"], "it has undeclared columns, price"),
         (["id", "INVOICE NO", "at", "At"], "it names twice at"),
     ],

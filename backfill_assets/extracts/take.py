@@ -19,15 +19,19 @@ from backfill_assets.storage.delivering import delivering
 from backfill_assets.warehouse import OnWarehouse
 
 _NO_WAIT: Final = dt.timedelta(0)
-_LOOK_SECONDS: Final = 0.3
+_LOOK: Final = dt.timedelta(seconds=0.3)
+_LIVE: Final = 100
+"""How many live runs at a database can keep others waiting at a time: as many as may ever work there."""
 
 
 @dataclass(frozen=True)
 class Extracts(OnWarehouse):
     """Writes files into the sources folder, from which days then land like all others."""
 
-    def take(self, name: str, days: Collection[dt.date]) -> None:
+    def take(self, name: str, days: Collection[dt.date], *, live: bool = False) -> None:
         """Write the file of each delivery day, each from one moment of its source; a file whose rows are the same stays.
+
+        Until the last day of a `live` run is taken, no other run begins an extract at the same database.
 
         Raises:
             SourceError: rows cannot be fetched or do not fit; names dataset, day, key and remedy. Files of days before it stay.
@@ -35,11 +39,15 @@ class Extracts(OnWarehouse):
         """
         loaded = self.datasets[name]
         extract = loaded.dataset.extract
-        if extract is None:
+        if extract is None or not days:
             return
-        for day in sorted(days):
-            with self._turn(name, extract):
-                self._take(loaded, extract, day)
+        limits = self._limits(name, extract)
+        with ExitStack() as mark:
+            if live:
+                self._enter(mark, limits.live)
+            for day in sorted(days):
+                with self._turn(limits, live=live):
+                    self._take(loaded, extract, day)
 
     def _take(self, loaded: LoadedDataset, extract: Extract, day: dt.date) -> None:
         source = loaded.dataset.landing
@@ -52,9 +60,7 @@ class Extracts(OnWarehouse):
             except SourceError as error:
                 raise SourceError(f"{loaded.name} {day}: source.extract: {error}") from None
 
-    @contextmanager
-    def _turn(self, name: str, extract: Extract) -> Iterator[None]:
-        """Wait for one of the places at a database, and for the time at which the next extract may begin."""
+    def _limits(self, name: str, extract: Extract) -> _Limits:
         key = _key(name, extract)
         alike = [
             one
@@ -62,23 +68,48 @@ class Extracts(OnWarehouse):
             if (one := loaded.dataset.extract) is not None and _key(other, one) == key
         ]
         places, interval = min(one.max_parallel for one in alike), max(one.interval for one in alike)
-        with ExitStack() as stack:
-            while not self._enter(stack, [f"extract:{key}:{number}" for number in range(places)]):
-                time.sleep(_LOOK_SECONDS)
-            while wait := self.ledger.turn(f"extract:{key}", interval):
-                time.sleep(wait.total_seconds())
+        names = [f"extract:{key}:{number}" for number in range(places)]
+        return _Limits(f"extract:{key}", interval, names, [f"extract:{key}:live:{number}" for number in range(_LIVE)])
+
+    @contextmanager
+    def _turn(self, limits: _Limits, *, live: bool) -> Iterator[None]:
+        """Wait for a place and for the turn; a run that is not `live` waits until no live run has or wants one."""
+        with ExitStack() as place:
+            entered, wait = False, _LOOK
+            while wait:
+                wait = _LOOK
+                if not live and self._held().intersection(limits.live):
+                    # Also out of a place: the live run may be waiting for it.
+                    place.close()
+                    entered = False
+                elif entered := entered or self._enter(place, limits.places):
+                    wait = self.ledger.turn(limits.name, limits.interval) if limits.interval else _NO_WAIT
+                time.sleep(min(wait, _LOOK).total_seconds())
             yield
 
-    def _enter(self, stack: ExitStack, places: Sequence[str]) -> bool:
-        """Take a free place and keep it until the stack ends; false if there is none."""
-        now = self.clock.now()
-        held = {lock.name for lock in self.ledger.locks() if lock.until > now}
-        for place in places:
-            if place not in held:
+    def _enter(self, stack: ExitStack, locks: Sequence[str]) -> bool:
+        """Take a free one of these locks and keep it until the stack ends; false if there is none."""
+        held = self._held()
+        for lock in locks:
+            if lock not in held:
                 with suppress(LedgerError):  # another process was faster
-                    stack.enter_context(self.ledger.lock(place, _NO_WAIT))
+                    stack.enter_context(self.ledger.lock(lock, _NO_WAIT))
                     return True
         return False
+
+    def _held(self) -> frozenset[str]:
+        now = self.clock.now()
+        return frozenset(lock.name for lock in self.ledger.locks() if lock.until > now)
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """The limits that all extracts of a database share: the locks of its places and of its live runs, and the rate."""
+
+    name: str
+    interval: dt.timedelta
+    places: Sequence[str]
+    live: Sequence[str]
 
 
 def _key(name: str, extract: Extract) -> str:

@@ -19,7 +19,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.inputs import deliveries_of, force_by_day
 from backfill_assets.evidence.readiness import UNFINISHED, explain_blockers
 from backfill_assets.orchestration.batches import build, in_batches
-from backfill_assets.orchestration.launches import LaunchTarget, built_together, target_of, targets_of, unit_of
+from backfill_assets.orchestration.launches import LaunchTarget, built_together, is_live, target_of, targets_of, unit_of
 from backfill_assets.orchestration.names import (
     asset_key,
     days_of,
@@ -97,7 +97,7 @@ def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition
         application.pipeline.require_sources(name)
         new: list[Delivery] = []
         for spark, batch in in_batches(context, application, Batch(name, days, Layer.raw)):
-            new += application.pipeline.land(spark, name, batch).new
+            new += application.pipeline.land(spark, name, batch, live=is_live(context)).new
         fresh = frozenset(new)
         deliveries = application.ledger.deliveries(name, loaded.dataset.delivery_days(days))
         known = force_by_day(loaded.dataset, deliveries)
@@ -123,7 +123,7 @@ def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefini
         days = _admitted_days(context, application, loaded)
         rows: dict[dt.date, int] = {}
         for spark, batch in in_batches(context, application, Batch(name, days, Layer.staging)):
-            rows |= application.pipeline.stage(spark, name, batch)
+            rows |= application.pipeline.stage(spark, name, batch, live=is_live(context))
         for day in days:
             metadata: Mapping[str, object] = (
                 {"dagster/row_count": rows[day], "staged": "now"} if day in rows else {"staged": "already up to date"}

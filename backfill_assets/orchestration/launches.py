@@ -211,6 +211,11 @@ def targets_of(context: Context, datasets: Collection[str]) -> Mapping[str, Laun
     }
 
 
+def is_live(context: Context) -> bool:
+    """Whether a run belongs to the live pipeline."""
+    return context.run.tags.get(LIVE_TAG) == "true"
+
+
 def unit_of(context: Context, application: Application, dataset: Dataset) -> Unit:
     """Join or open the unit of this launch, and give it the contract that the launch declares.
 
@@ -231,14 +236,13 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
     target = targets[dataset.name]
     launched = [application.dataset(name) for group in groups for name in _shadows(group, everything)]
     declared = contract_of(context, members, launched)
-    live = target.tags.get(LIVE_TAG) == "true"
     passes = all(member.late_data is LateData.publish for member in members)
     released = _released_by_runs(targets, members)
     launch = Launch(
         targets={name: frozenset(found.days) for name, found in targets.items()},
         opened_by=_opened_by(groups, everything, dataset.name),
         named_unit=target.tags.get(UNIT_TAG),
-        live=live,
+        live=is_live(context),
         late_data=LateData.publish if passes else LateData.hold,
         since=target.made_at or _run_made_at(context),
     )

@@ -47,8 +47,10 @@ class Pipeline(Landing):
         """The places that upstream days are read from."""
         return UpstreamPlaces(self.warehouse)
 
-    def stage(self, spark: SparkSession, name: str, days: Days) -> Mapping[dt.date, int]:
+    def stage(self, spark: SparkSession, name: str, days: Days, *, live: bool = False) -> Mapping[dt.date, int]:
         """Stage the days whose deliveries, references or code changed since they were staged; returns rows per staged day.
+
+        If deliveries have to be extracted again for that, those of a `live` run are first.
 
         Raises:
             ModelError: the staging model fails or returns other columns than it must.
@@ -63,7 +65,7 @@ class Pipeline(Landing):
             return {}
         loaded = self.datasets[name]
         if self.outdated_readings(name, loaded.dataset.delivery_days(stale)):
-            self.land_what_is_there(spark, name, stale)
+            self.land_what_is_there(spark, name, stale, live=live)
         (inputs, force), code = self.basis.to_stage(name, stale), loaded.code_version
         self.require_raw(name, stale, force)
         counts = stage(spark, loaded, self.layout, stale, force)
@@ -120,7 +122,7 @@ class Pipeline(Landing):
         outdated = self.outdated_readings(name, loaded.dataset.fact_delivery_days(days))
         if outdated or (loaded.dataset.lookback_days and self.days_to_land(name, days)):
             # A launch of the shadow alone: the days looked back at must have all their files, and be the same in every batch.
-            self.land_what_is_there(spark, name, days)
+            self.land_what_is_there(spark, name, days, live=unit.live)
         for _ in range(_TRIES):
             files = self.basis.source_files(name, days)
             wanted = self.basis.staged_inputs(name, read)
@@ -129,7 +131,7 @@ class Pipeline(Landing):
             inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, unit)
             # Read after the digest of the inputs: what lands in between makes the evidence stale.
             deliveries = self.basis.deliveries(name, days)
-            self.stage(spark, name, read)
+            self.stage(spark, name, read, live=unit.live)
             staged = self._staged_by_this_code(name, read)
             frames = self._frames(spark, unit, attempt)
             # Checked after the digest of the upstream: a rollback to other files in between makes the evidence stale.

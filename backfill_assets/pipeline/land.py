@@ -200,24 +200,24 @@ class Landed:
 class Landing(OnWarehouse):
     """Lands files into raw and checks raw, before a batch of days is staged."""
 
-    def land(self, spark: SparkSession, name: str, days: Days) -> Landed:
+    def land(self, spark: SparkSession, name: str, days: Days, *, live: bool = False) -> Landed:
         """Land the deliveries from which these business days, and the days that they look back at, are built.
 
         A file that is already the newest at its path is skipped, unless raw has lost rows of its day. Content that is delivered
         again becomes the newest again, and is in raw already. Deliveries read under an older declaration are read again: from
         raw, which keeps the lines of text files, or from the sources if raw does not keep enough. An extract first writes the
-        files of days that need one, also `again`.
+        files of days that need one, also `again`, and those of a `live` run first.
 
         Raises:
             SourceError: no file fits any day, a file cannot be read as declared, or an extract fails; nothing of the batch is
                 written to raw then.
         """
         self.require_sources(name)
-        return self.land_what_is_there(spark, name, days, again=True)
+        return self.land_what_is_there(spark, name, days, again=True, live=live)
 
     def land_what_is_there(
-        self, spark: SparkSession, name: str, days: Days, *, again: bool = False, extracted: Days = ()
-    ) -> Landed:
+        self, spark: SparkSession, name: str, days: Days, *, again: bool = False, extracted: Days = (), live: bool = False
+    ) -> Landed:  # fmt: skip
         """Like `land`, but accepts that no file of the dataset is among the sources any more: raw has what was landed.
 
         The caller has just `extracted` these delivery days; others are extracted if they need it, also `again` if that is set.
@@ -228,7 +228,8 @@ class Landing(OnWarehouse):
         loaded = self.datasets[name]
         window = loaded.dataset.fact_delivery_days(days)
         if loaded.dataset.extract is not None:
-            self.extract(name, tuple(day for day in self._due(loaded, window, again=again) if day not in extracted))
+            due = self._due(loaded, window, again=again)
+            self.extract(name, tuple(day for day in due if day not in extracted), live=live)
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
         found = discover(loaded, self.layout, window)
@@ -246,14 +247,14 @@ class Landing(OnWarehouse):
         now = self.ledger.deliveries(name, window)
         return Landed(tuple(one for place, one in heads(now).items() if seen.get(place) != one.order), now)
 
-    def extract(self, name: str, delivery_days: Days) -> None:
+    def extract(self, name: str, delivery_days: Days, *, live: bool = False) -> None:
         """Write the files of these delivery days, if the dataset has an extract; raises like `Extracts.take`."""
-        Extracts(self.warehouse).take(name, delivery_days)
+        Extracts(self.warehouse).take(name, delivery_days, live=live)
 
     def _due(self, loaded: LoadedDataset, window: Days, *, again: bool) -> Days:
         """The delivery days to extract, see `to_extract`; also those with a file that has not landed.
 
-        A launch that failed may have left that file, and its query may have been another one.
+        A launch that failed may have left that file, from another query, or from another database of the same variable.
         """
         known = self.ledger.deliveries(loaded.name, window)
         last = heads(known)

@@ -16,7 +16,7 @@ from backfill_assets.core.release import SHADOW, is_ahead
 from backfill_assets.core.unit import AttemptState, Lock
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.delta.stored_tables import StoredTable, StoredTables
-from backfill_assets.doctor.files import REPORTS, FilesExam, days_of
+from backfill_assets.doctor.files import REPORTS, SOURCES, FilesExam, days_of
 from backfill_assets.doctor.findings import (
     RECONCILE,
     EventLog,
@@ -31,6 +31,7 @@ from backfill_assets.doctor.work import ClockExam, EventsExam, WorkExam
 from backfill_assets.release.finish import publish_locks
 from backfill_assets.release.readers import DataReleases
 from backfill_assets.release.reconcile import Reconcile
+from backfill_assets.storage.delivering import tidy
 from backfill_assets.storage.layout import ReportFolder
 from backfill_assets.warehouse import OnWarehouse
 
@@ -73,6 +74,7 @@ class Doctor(OnWarehouse):
             yield from exam.of_shadows(name, self.tables[name])
         yield from exam.of_evidence(self.tables)
         yield from exam.of_reports(self.reports)
+        yield from exam.of_sources(self.layout)
 
     def _work(self) -> Iterator[Finding]:
         now = self.clock.now()
@@ -232,6 +234,9 @@ class Repairer:
             doctor.stored.set_aside_checkpoint(place, int(repair.paths[0]))
         elif place == REPORTS:
             doctor.reports.remove(repair.paths)
+        elif place == SOURCES:
+            for folder in {doctor.layout.source_file(path).parent for path in repair.paths}:
+                tidy(folder)
         elif repair.paths[0].startswith(f"{SHADOW}/"):
             doctor.tables[repair.dataset].delete(repair.paths)
         else:

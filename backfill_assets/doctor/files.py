@@ -19,10 +19,13 @@ from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.findings import RESTORE_FOLDER, RESTORE_LEDGER, Finding, Repair, RepairKind
 from backfill_assets.evidence.inputs import lost_days, surplus_days
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.storage.layout import ReportFolder
+from backfill_assets.storage.delivering import left_behind
+from backfill_assets.storage.layout import Layout, ReportFolder
 
 REPORTS = "reports"
 """The name of the reports folder where otherwise a table's folder is named."""
+SOURCES = "sources"
+"""The same for the sources folder."""
 _SCRATCH = ("p_", "d_")
 """The prefixes of ids of certificates and of comparisons with history."""
 
@@ -96,6 +99,21 @@ class FilesExam:
             repair = Repair(RepairKind.files, REPORTS, paths=tuple(file.path for file in left))
             what = f"{REPORTS}: {number_of(len(left), 'unfinished page')}, first {left[0].path}"
             yield Finding.info(what, "remove them by hand", repair)
+
+    def of_sources(self, layout: Layout) -> Iterator[Finding]:
+        """Unfinished files of extracts."""
+        own = [dataset for dataset in self.datasets.values() if dataset.extract is not None]
+        folders = {
+            layout.source_file(one.landing.template.filled(day)).parent for one in own for day in self.days(one.name)
+        }
+        left = [file for folder in sorted(folders) for file in left_behind(folder)]
+        if left:
+            paths = tuple(file.relative_to(layout.sources.resolve()).as_posix() for file in left)
+            what = (
+                f"{SOURCES}: {number_of(len(left), 'unfinished file')} of an extract that was killed, first {paths[0]}"
+            )
+            remedy = "nothing: the next extract into that folder removes what is left there"
+            yield Finding.info(what, remedy, Repair(RepairKind.files, SOURCES, paths=paths))
 
     def _log(self, table: StoredTable) -> Iterator[Finding]:
         for commit in table.damaged:

@@ -36,7 +36,8 @@ def delivering(path: Path, at: dt.datetime, is_same: Callable[[Path, Path], bool
     part = path.with_name(f".{path.name}~{_HERE}~{os.getpid()}.{threading.get_native_id()}{_UNFINISHED}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _tidy(path.parent)
+        with suppress(OSError):
+            tidy(path.parent)
         try:
             yield part
             if path.is_file() and is_same(path, part):
@@ -53,12 +54,17 @@ def delivering(path: Path, at: dt.datetime, is_same: Callable[[Path, Path], bool
         ) from error
 
 
-def _tidy(folder: Path) -> None:
-    """Remove unfinished files whose writer is dead, or on another host and silent for longer than any writing takes."""
-    for left in folder.glob(f".*~*~*{_UNFINISHED}"):
+def left_behind(folder: Path) -> Iterator[Path]:
+    """Unfinished files whose writer is dead, or on another host and silent for longer than any writing takes."""
+    for left in sorted(folder.glob(f".*~*~*{_UNFINISHED}")):
         host, thread = left.name.split("~")[-2:]
-        process = thread.partition(".")[0]
-        with suppress(OSError):
-            is_dead = host == _HERE and process.isdigit() and not psutil.pid_exists(int(process))
+        with suppress(FileNotFoundError, OverflowError, ValueError):  # it is gone, or its name is not one of ours
+            is_dead = host == _HERE and not psutil.pid_exists(int(thread.partition(".")[0]))
             if is_dead or time.time() - left.stat().st_mtime > _LONGEST.total_seconds():
-                left.unlink()
+                yield left
+
+
+def tidy(folder: Path) -> None:
+    """Remove the files that are `left_behind` in a folder; raises OSError if one cannot be removed."""
+    for left in left_behind(folder):
+        left.unlink(missing_ok=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import os
 import shutil
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +22,14 @@ from backfill_assets.core.errors import LayoutError, LedgerError, PreconditionEr
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, StagedDay, Unit, UnitState
 from backfill_assets.delta.stored_tables import StoredTables
+from backfill_assets.doctor.doctor import Repairer
 from backfill_assets.doctor.findings import Finding, FindingSeverity, RepairResult, RunAtWork
 from backfill_assets.storage.layout import SET_ASIDE, ReportFolder
 from backfill_assets_tests.harness.between import Died, between
 from backfill_assets_tests.harness.tables import dataset, day, layout, rows_of, write_shadow
 from backfill_assets_tests.harness.world import LEASE, World
 from backfill_assets_tests.unit.doctor.events import KeptEvents
+from backfill_assets_tests.unit.extracts.kit import names_in, orders
 
 pytestmark = pytest.mark.slow
 
@@ -315,6 +320,27 @@ def test_reports_of_unknown_units_are_found_and_unfinished_pages_removed(world: 
     healed(world)
     assert not part.exists()
     assert len(world.doctor().examine()) == 1
+
+
+def test_unfinished_files_of_dead_extracts_are_removed_and_those_of_living_ones_and_of_suppliers_stay(
+    tmp_path: Path,
+) -> None:
+    application = orders(tmp_path, {"file": "extract.py"}, "extract = list", path="{yyyy}/{mm}/{dd}.parquet")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    here = socket.gethostname()[:32]
+    dead, living = (f"2024/03/.01.parquet~{here}~{process}.7.part" for process in (gone.pid, os.getpid()))
+    for name in (dead, living, f"others/.01.parquet~{here}~{gone.pid}.7.part", "2024/03/.02.parquet.part"):
+        file = application.layout.sources / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    before = names_in(application)
+    (finding,) = application.doctor.examine()
+    assert (finding.severity, dead in finding.what) == (FindingSeverity.info, True)
+    (done,) = Repairer(application.doctor, application.reconcile).repair()
+    assert done.problem == ""
+    before.remove(Path(dead).name)
+    assert (names_in(application), application.doctor.examine()) == (before, ())
 
 
 def test_a_log_that_cannot_be_opened_is_named(world: World) -> None:

@@ -61,6 +61,8 @@ def test_leftovers_of_dead_writers_are_removed_and_those_of_living_ones_stay(tmp
         f".a~{here}~{dead.pid}.7.part": False,
         f".b~{here}~{os.getpid()}.7.part": True,
         ".c~elsewhere~1.7.part": True,
+        f".c~{here}~{10**20}.7.part": True,
+        f".c~{here}~\u00b2.7.part": True,
         ".d~elsewhere~1.7.part": False,
         ".e.part": True,
         "f~elsewhere~1.7": True,

@@ -30,6 +30,8 @@ _SAY_WHICH_COUNT: Final = (
     "set staging.deduplicate to say which rows count: latest_delivery (rows of a newer file replace rows with the same key), "
     "latest_file (a newer file replaces the older ones) or none (all rows add up)"
 )
+_GROWS: Final = ("timestamp", "date", "integer", "long")
+"""The types of a column whose largest value a database and a file tell alike."""
 _Problem = tuple[tuple[str, ...], str]
 
 
@@ -216,6 +218,10 @@ def _extract_problems(dataset: Dataset) -> Iterator[_Problem]:
     if source.template.finds_several:
         text = f"source.path {source.path!r}: an extract writes one file per day; write no *, ? or [ there, or leave it out"
         yield ("source", "path"), text
+    modified = dataset.extract.modified_column
+    if modified is not None and source.types.get(modified) not in _GROWS:
+        text = f"source.extract.modified_column {modified!r} is no column in source.columns of type {', '.join(_GROWS)}; name one"
+        yield ("source", "extract", "modified_column"), text
     if source.template.is_monthly:
         yield (
             ("source", "path"),

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from backfill_assets.core.canonical import digest
-from backfill_assets.core.fields import Part, Period
+from backfill_assets.core.fields import Name, Part, Period
 from backfill_assets.core.text import format_duration, parse_duration
 
 SCRIPT: Final = "extract.py"
@@ -94,6 +94,11 @@ class Extract(Part):
         default=dt.timedelta(0),
         description="Until how long after its end a day is extracted again whenever it is launched, such as 3d.",
     )
+    modified_column: Name | None = Field(
+        default=None,
+        description="A column that grows when a row changes: a launched day is extracted again if its largest value, or the "
+        "number of rows, differs from the day's file.",
+    )
     timeout: Period = Field(default=dt.timedelta(minutes=30), description="How long the extract of one day may take.")
     # The text of extract.py, and the time zone in which a query understands times.
     _code: tuple[str, str] = PrivateAttr(default=("", ""))
@@ -106,6 +111,8 @@ class Extract(Part):
             raise ValueError(
                 f"{'query' if self.query is None else 'database'} is missing; set database and query together"
             )
+        if self.file is not None and self.modified_column is not None:
+            raise ValueError("modified_column asks the database, and extract.py has none; drop it")
         return self
 
     def with_code(self, script: str, time_zone: str) -> Self:

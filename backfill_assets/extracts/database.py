@@ -6,10 +6,11 @@ import datetime as dt
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import URL, NullPool, create_engine, event, text
+from sqlalchemy import URL, Connection, NullPool, create_engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from backfill_assets.core.errors import SourceError
@@ -36,6 +37,31 @@ def extract_query(dataset: Dataset, extract: Extract, day: dt.date, file: Path) 
         SourceError: the database cannot be reached, refuses the query or takes too long; or its rows do not fit the columns.
             No message has the password.
     """
+    with _reading(dataset, extract) as connection:
+        found = connection.execute(text(extract.query or ""), {"day": day}, execution_options={"stream_results": True})
+        names = [column[0] for column in found.cursor.description]  # `keys` may leave out one of two
+        write_rows(file, dataset.landing, names, _in_time(found.partitions(BATCH), extract.timeout))
+
+
+def newest_change(dataset: Dataset, extract: Extract, day: dt.date) -> tuple[int, object]:
+    """How many rows the query returns for a day, and the largest value of its `modified_column`; None without rows.
+
+    Raises:
+        SourceError: as `extract_query` does.
+    """
+    rows = f"FROM ({(extract.query or '').rstrip().rstrip(';')}\n) AS q"
+    with _reading(dataset, extract) as connection:
+        shape = connection.execute(text(f"SELECT * {rows} LIMIT 0"), {"day": day})
+        header = dataset.landing.headers[extract.modified_column or ""]
+        name = next((column[0] for column in shape.cursor.description if column[0].lower() == header), header)
+        quoted = name.replace('"', '""').replace(":", r"\:")
+        count, largest = connection.execute(text(f'SELECT count(*), max(q."{quoted}") {rows}'), {"day": day}).one()
+    return int(count), largest
+
+
+@contextmanager
+def _reading(dataset: Dataset, extract: Extract) -> Iterator[Connection]:
+    """A transaction that is read only and sees one moment; its errors have no password."""
     url = _url(extract)
     settings = {"zone": dataset.time_zone, "milliseconds": f"{extract.timeout.total_seconds() * 1000:.0f}"}
     try:
@@ -46,12 +72,7 @@ def extract_query(dataset: Dataset, extract: Extract, day: dt.date, file: Path) 
         reading = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         with reading.connect() as connection:
             connection.execute(_SETTINGS, settings)
-            found = connection.execute(
-                text(extract.query or ""), {"day": day}, execution_options={"stream_results": True}
-            )
-            names = [column[0] for column in found.cursor.description]  # `keys` may leave out one of two
-            rows = _in_time(found.partitions(BATCH), extract.timeout)
-            write_rows(file, dataset.landing, names, rows)
+            yield connection
     except ImportError as error:
         raise SourceError(f"{error}; install backfill-assets[postgres]") from None
     except (SQLAlchemyError, ValueError, OverflowError) as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backfill_assets.core.errors import SourceError
@@ -48,6 +49,17 @@ def have_same_rows(one: Path, other: Path) -> bool:
             if a.schema_arrow != b.schema_arrow or a.num_row_groups != b.num_row_groups:
                 return False
             return all(a.read_row_group(n).equals(b.read_row_group(n)) for n in range(a.num_row_groups))
+    except (pa.ArrowException, OSError):
+        return False
+
+
+def is_newest_change(file: Path, source: Source, column: str, change: tuple[int, object]) -> bool:
+    """Whether a file that `write_rows` wrote has this many rows, and this largest value in a column."""
+    count, largest = change
+    try:
+        with pq.ParquetFile(file) as found:
+            values = found.read([source.headers[column]]).column(0)
+            return len(values) == count and bool(pc.max(values).equals(_array(source, column, [largest], 0)[0]))
     except (pa.ArrowException, OSError):
         return False
 

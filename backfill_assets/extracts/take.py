@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import LedgerError, SourceError
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.deliveries import in_force, to_extract
 from backfill_assets.dataset.extracts import Extract
-from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.extracts.database import extract_query
-from backfill_assets.extracts.rows import have_same_rows
+from backfill_assets.extracts.database import extract_query, newest_change
+from backfill_assets.extracts.rows import have_same_rows, is_newest_change
 from backfill_assets.extracts.script import extract_script
 from backfill_assets.storage.delivering import delivering
 from backfill_assets.warehouse import OnWarehouse
@@ -37,8 +40,44 @@ class Extracts(OnWarehouse):
             SourceError: rows cannot be fetched or do not fit; names dataset, day, key and remedy. Files of days before it stay.
             StorageError: the disk is full, or the sources folder may not be written to.
         """
-        loaded = self.datasets[name]
-        extract = loaded.dataset.extract
+        self._each(name, days, self._take, live=live)
+
+    def due(
+        self, dataset: Dataset, days: Collection[dt.date], known: Sequence[Delivery], *, again: bool, live: bool = False
+    ) -> tuple[dt.date, ...]:
+        """The delivery days to extract, see `to_extract`; with `again`, also those that `modified_column` shows to have changed.
+
+        Raises:
+            SourceError: as `take` does, if the database has to be asked.
+        """
+        found = set(to_extract(dataset, days, known, self.clock.now(), again=again))
+        column = dataset.extract.modified_column if dataset.extract is not None else None
+
+        def look(dataset: Dataset, extract: Extract, day: dt.date) -> None:
+            change = newest_change(dataset, extract, day)
+            if not is_newest_change(self._file(dataset, day), dataset.landing, column or "", change):
+                found.add(day)
+
+        if again and column is not None:
+            landed = {one.day for one in in_force(dataset, known)} & set(days)
+            self._each(dataset.name, landed - found, look, live=live)
+        return tuple(sorted(found))
+
+    def _take(self, dataset: Dataset, extract: Extract, day: dt.date) -> None:
+        with delivering(self._file(dataset, day), self.clock.now(), have_same_rows) as file:
+            if extract.file is None:
+                extract_query(dataset, extract, day, file)
+            else:
+                extract_script(dataset.landing, extract, day, file)
+
+    def _file(self, dataset: Dataset, day: dt.date) -> Path:
+        return self.layout.source_file(dataset.landing.template.filled(day))
+
+    def _each(
+        self, name: str, days: Collection[dt.date], do: Callable[[Dataset, Extract, dt.date], None], *, live: bool
+    ) -> None:
+        dataset = self.datasets[name].dataset
+        extract = dataset.extract
         if extract is None or not days:
             return
         limits = self._limits(name, extract)
@@ -47,18 +86,10 @@ class Extracts(OnWarehouse):
                 self._enter(mark, limits.live)
             for day in sorted(days):
                 with self._turn(limits, live=live):
-                    self._take(loaded, extract, day)
-
-    def _take(self, loaded: LoadedDataset, extract: Extract, day: dt.date) -> None:
-        source = loaded.dataset.landing
-        with delivering(self.layout.source_file(source.template.filled(day)), self.clock.now(), have_same_rows) as file:
-            try:
-                if extract.file is None:
-                    extract_query(loaded.dataset, extract, day, file)
-                else:
-                    extract_script(source, extract, day, file)
-            except SourceError as error:
-                raise SourceError(f"{loaded.name} {day}: source.extract: {error}") from None
+                    try:
+                        do(dataset, extract, day)
+                    except SourceError as error:
+                        raise SourceError(f"{name} {day}: source.extract: {error}") from None
 
     def _limits(self, name: str, extract: Extract) -> _Limits:
         key = _key(name, extract)

@@ -23,7 +23,6 @@ from backfill_assets.dataset.deliveries import (
     out_of_path,
     packed_twice,
     place_of,
-    to_extract,
 )
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.reading import form_of, reading_of
@@ -228,7 +227,7 @@ class Landing(OnWarehouse):
         loaded = self.datasets[name]
         window = loaded.dataset.fact_delivery_days(days)
         if loaded.dataset.extract is not None:
-            due = self._due(loaded, window, again=again)
+            due = self._due(loaded, window, again=again, live=live)
             self.extract(name, tuple(day for day in due if day not in extracted), live=live)
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
@@ -251,8 +250,8 @@ class Landing(OnWarehouse):
         """Write the files of these delivery days, if the dataset has an extract; raises like `Extracts.take`."""
         Extracts(self.warehouse).take(name, delivery_days, live=live)
 
-    def _due(self, loaded: LoadedDataset, window: Days, *, again: bool) -> Days:
-        """The delivery days to extract, see `to_extract`; also those with a file that has not landed.
+    def _due(self, loaded: LoadedDataset, window: Days, *, again: bool, live: bool) -> Days:
+        """The delivery days to extract, see `Extracts.due`; also those with a file that has not landed.
 
         A launch that failed may have left that file, from another query, or from another database of the same variable.
         """
@@ -260,7 +259,7 @@ class Landing(OnWarehouse):
         last = heads(known)
         new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, frozenset())}
         landed = [one for one in known if one.day not in new]
-        return to_extract(loaded.dataset, window, landed, self.clock.now(), again=again)
+        return Extracts(self.warehouse).due(loaded.dataset, window, landed, again=again, live=live)
 
     def _give_up(self, loaded: LoadedDataset, lost: frozenset[dt.date]) -> None:
         """Record as lost the deliveries of these days that are not in force and no longer complete in raw: none is needed."""
@@ -336,7 +335,7 @@ class Landing(OnWarehouse):
 
         These are days with new content, content that came back, rows that raw has lost, or deliveries read under an older
         declaration. Files are read in full: a corrected file may keep its size and its time of last change. `again` is that
-        of `to_extract`.
+        of `Extracts.due`.
 
         Raises:
             SourceError: a file fits two days, or is a link to nothing.
@@ -351,7 +350,7 @@ class Landing(OnWarehouse):
         once_more = _to_land_again(loaded.dataset, known, lost)
         new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, once_more)}
         new |= {d.day for d in _outdated(loaded.dataset, known)}
-        new.update(to_extract(loaded.dataset, window, known, self.clock.now(), again=again))
+        new.update(Extracts(self.warehouse).due(loaded.dataset, window, known, again=again))
         return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
 
     def outdated_readings(self, name: str, window: Days) -> tuple[Delivery, ...]:

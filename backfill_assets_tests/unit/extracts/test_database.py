@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -15,7 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import Engine
 
+from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import BackfillError, SourceError
+from backfill_assets.dataset.reading import reading_of
+from backfill_assets.extracts.take import Extracts
 from backfill_assets.storage.files import discover, stamp_of
 from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.unit.extracts.kit import (
@@ -205,3 +209,50 @@ def test_a_sources_folder_that_may_not_be_written_to_is_named(tmp_path: Path, sh
     application.layout.sources.write_text("not a folder", encoding="utf-8")
     with pytest.raises(BackfillError, match="cannot be written"):
         take(application, D1)
+
+
+def test_a_day_is_due_again_when_its_rows_have_changed_as_their_column_shows(shop: Engine, tmp_path: Path) -> None:
+    run(
+        shop,
+        "INSERT INTO orders VALUES (1, '2024-03-01 09:00Z', 5), (2, '2024-03-01 12:00Z', 5), (3, '2024-03-02 12:00Z', 5)",
+    )
+    application = orders(tmp_path, database(f"{QUERY};  ", modified_column="at", max_parallel=1))
+    take(application, D1, D2)
+    dataset, at = application.dataset("orders"), application.clock.now()
+    landed = [
+        Delivery("orders", day, f"extracts/orders/{day}.parquet", "f", 9, at, at, 1, order=n)
+        for n, day in enumerate((D1, D2), 1)
+    ]
+    known = [replace(one, reading=reading_of(dataset.landing)) for one in landed]
+
+    def due(*, again: bool = True) -> list[dt.date]:
+        return list(Extracts(application.warehouse).due(dataset, (D1, D2), known, again=again))
+
+    assert due() == []
+    run(shop, "UPDATE orders SET at = '2024-03-01 13:00Z' WHERE id = 1")
+    assert (due(), due(again=False)) == ([D1], [])
+    take(application, D1)
+    assert due() == []
+    # Neither the last change nor the number of rows shows it.
+    run(shop, "UPDATE orders SET amount = 6 WHERE id = 2")
+    assert due() == []
+    run(shop, "DELETE FROM orders WHERE id = 2")
+    assert due() == [D1]
+    run(shop, "DELETE FROM orders WHERE id = 3")
+    assert due() == [D1, D2]
+    take(application, D1, D2)
+    assert due() == []
+    file_of(application, D2).unlink()
+    assert due() == [D2]
+    assert application.ledger.locks() == ()
+
+
+def test_a_modified_column_is_a_declared_one_that_grows(tmp_path: Path) -> None:
+    with pytest.raises(
+        AssertionError, match=r"modified_column 'amount' is no column in source\.columns of type timestamp, date"
+    ):
+        orders(tmp_path, database(modified_column="amount"))
+    with pytest.raises(AssertionError, match=r"modified_column asks the database, and extract\.py has none; drop it"):
+        orders(
+            tmp_path / "script", {"file": "extract.py", "modified_column": "at"}, "def extract(day):\n    return []\n"
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from backfill_assets.campaign.execution import Execution
@@ -24,26 +24,10 @@ from backfill_assets.core.errors import ProofError
 from backfill_assets.core.measured import Value
 from backfill_assets.core.release import SHADOW, ReleaseState, layout_digest
 from backfill_assets.core.unit import StagedDay
-from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import PUBLISHED, BasisNow, effective
-from backfill_assets.evidence.known_deliveries import KnownDeliveries
-from backfill_assets.evidence.outdated import UpstreamPlaces
-from backfill_assets.proof.subjects import Days, RecomputedDays, Subjects
+from backfill_assets.proof.subjects import Days, RecomputedDays, Sampled, Subjects
 from backfill_assets.warehouse import OnWarehouse
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """Days of a dataset to recompute; `upstream` has the days to read by upstream dataset and place.
-
-    A place is a shadow's folder below the published table, or empty for the published rows. `deliveries` are those in force.
-    """
-
-    dataset: str
-    days: tuple[dt.date, ...]
-    upstream: Mapping[str, Mapping[str, tuple[dt.date, ...]]] = field(default_factory=dict)
-    deliveries: tuple[Delivery, ...] = ()
 
 
 class Recomputations(Protocol):
@@ -216,7 +200,7 @@ class Prover(OnWarehouse):
         ways: Sequence[Recomputation],
         inputs: Mapping[dt.date, str],
     ) -> tuple[AllPrints, tuple[Disagreement, ...]]:
-        sampled, prints = self._sampled(subject), AllPrints()
+        sampled, prints = Subjects(self.warehouse).sampled(subject), AllPrints()
         for number, way in enumerate(ways, 1):
             engine.recompute(sampled, f"{scratch}/{number}", way)
             prints[way.name] = engine.prints(sampled.dataset, sampled.days, f"{scratch}/{number}")
@@ -225,13 +209,6 @@ class Prover(OnWarehouse):
             places[AS_BUILT] = {day: found.place for day, found in shown.items()}
             prints[AS_BUILT] = _shown_prints(engine, sampled.dataset, shown)
         return prints, tuple(_disagreements(engine, sampled.dataset, prints, places))
-
-    def _sampled(self, subject: RecomputedDays) -> Sampled:
-        found = UpstreamPlaces(self.warehouse).of(subject.open_unit, subject.dataset, subject.days)
-        upstream = {days.loaded.name: days.places for days in found}
-        dataset = self.datasets[subject.dataset].dataset
-        known = KnownDeliveries(self.warehouse).of(subject.dataset, dataset.fact_delivery_days(subject.days))
-        return Sampled(subject.dataset, subject.days, upstream, in_force(dataset, known))
 
     def _inputs(self, subject: RecomputedDays) -> Mapping[dt.date, str]:
         name, days = subject.dataset, subject.days

@@ -6,23 +6,21 @@ import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Final, Protocol
+from typing import Final
 
 from backfill_assets.core.certificate import Recomputation
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ModelError, ProofError, SourceError
-from backfill_assets.core.measured import Figures, RowChange, RowCounts, SchemaChange
+from backfill_assets.core.measured import RowChange, SchemaChange
 from backfill_assets.core.release import SHADOW
 from backfill_assets.core.text import in_words, number_of, visible
 from backfill_assets.dataset.checkout import Checkout
-from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.evidence.basis import effective
-from backfill_assets.evidence.known_deliveries import KnownDeliveries
-from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.pipeline.judge_rows import schema_change
-from backfill_assets.proof.certificate import Recomputations, Sampled, remove_scratch
-from backfill_assets.proof.subjects import Days, Subjects
+from backfill_assets.proof.certificate import remove_scratch
+from backfill_assets.proof.recompute import DayDifference, SparkRecomputations
+from backfill_assets.proof.subjects import Days, RecomputedDays, Subjects
 from backfill_assets.warehouse import OnWarehouse, Warehouse
 
 TOP_ROWS: Final = 10
@@ -38,27 +36,6 @@ _ESCAPED: Final = str.maketrans(
 )
 _LONGEST: Final = 60_000
 """The maximum length of a comment on GitHub, with some room to spare."""
-
-
-@dataclass(frozen=True)
-class DayDifference:
-    """A day as published and as the models would build it; `rows` is None if rows cannot be matched."""
-
-    day: dt.date
-    old: Figures
-    new: Figures
-    rows: RowCounts | None
-
-    @property
-    def moved(self) -> tuple[str, ...]:
-        """The metrics that differ."""
-        names = dict.fromkeys((*self.old, *self.new))
-        return tuple(name for name in names if _differs(self.old.get(name), self.new.get(name)))
-
-    @property
-    def changes(self) -> bool:
-        """Whether anything of the day would change."""
-        return bool(self.moved) or (self.rows is not None and bool(self.rows.differing))
 
 
 @dataclass(frozen=True)
@@ -247,27 +224,12 @@ def _number(value: Decimal | None, *, signed: bool = False) -> str:
     return f"{exact:+,f}" if signed and exact else f"{exact:,f}"
 
 
-def _differs(old: Decimal | None, new: Decimal | None) -> bool:
-    both_nan = old is not None and new is not None and old.is_nan() and new.is_nan()
-    return not both_nan and old != new
-
-
 def _cell(text: str) -> str:
     return visible(" ".join(text.split())).translate(_ESCAPED)
 
 
 def _code(name: str) -> str:
     return f"`{visible(name).replace('`', '')}`"
-
-
-class Histories(Recomputations, Protocol):
-    """Compares recomputed days with the published ones."""
-
-    def differences(
-        self, dataset: str, days: Collection[dt.date], folder: str
-    ) -> tuple[tuple[DayDifference, ...], tuple[RowChange, ...]]:
-        """The differences by day, in order, and the rows that change each measure most."""
-        ...
 
 
 _CONFIGURED = Recomputation("as configured", {})
@@ -280,7 +242,7 @@ class HistoryDiffs(OnWarehouse):
     `histories` gives the engine for a set of datasets.
     """
 
-    histories: Callable[[Mapping[str, LoadedDataset]], Histories]
+    histories: Callable[[Mapping[str, LoadedDataset]], SparkRecomputations]
 
     def of(self, models: Checkout, names: Collection[str] = (), days: Days = ()) -> HistoryDiff:
         """What the models of a commit would change in these datasets; by default, in all whose code has changed.
@@ -322,16 +284,13 @@ class HistoryDiffs(OnWarehouse):
         return self.catalog.code.get(name, code) != code or bool(published - {code})
 
     def _diff(self, warehouse: Warehouse, name: str, asked: Days) -> DatasetDiff:
-        catalog, table = warehouse.catalog, warehouse.tables[name]
+        catalog, table, subjects = warehouse.catalog, warehouse.tables[name], Subjects(warehouse)
         try:
-            days = asked or Subjects(warehouse).of_dataset(name).days
+            days = asked or subjects.of_dataset(name).days
         except ProofError as error:
             return DatasetDiff(name, problem=str(error))
         scratch, engine = f"{SHADOW}/{self.ids.new('d')}", self.histories(catalog.datasets)
-        found = UpstreamPlaces(warehouse).of(None, name, days)
-        dataset = catalog.definitions[name]
-        force = in_force(dataset, KnownDeliveries(warehouse).of(name, dataset.fact_delivery_days(days)))
-        sampled = Sampled(name, days, {one.loaded.name: one.places for one in found}, force)
+        sampled = subjects.sampled(RecomputedDays(name, days))
         try:
             engine.recompute(sampled, f"{scratch}/1", _CONFIGURED)
             differences, largest = engine.differences(name, days, f"{scratch}/1")
@@ -339,5 +298,5 @@ class HistoryDiffs(OnWarehouse):
             return DatasetDiff(name, problem=str(error))
         finally:
             remove_scratch(table, scratch)
-        schema = schema_change(dataset, table.types())
+        schema = schema_change(catalog.definitions[name], table.types())
         return DatasetDiff(name, differences, largest, schema, catalog.downstream_of([name]))

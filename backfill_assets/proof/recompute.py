@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +16,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.certificate import INPUT_ROWS, NO_PRINTS, Prints, Recomputation
-from backfill_assets.core.measured import NOTHING, ROW_COUNT, RowChange, RowCounts, Value
+from backfill_assets.core.measured import NOTHING, ROW_COUNT, Figures, RowChange, RowCounts, Value
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import add_actions, is_table, tables_in
@@ -52,10 +53,35 @@ from backfill_assets.pipeline.tables import (
     read_days,
     with_declared_columns,
 )
-from backfill_assets.proof.certificate import Sampled
-from backfill_assets.proof.history_diff import DayDifference
+from backfill_assets.proof.subjects import Sampled
 from backfill_assets.storage.files import EPOCH
 from backfill_assets.storage.layout import Layout
+
+
+@dataclass(frozen=True)
+class DayDifference:
+    """A day as published and as the models would build it; `rows` is None if rows cannot be matched."""
+
+    day: dt.date
+    old: Figures
+    new: Figures
+    rows: RowCounts | None
+
+    @property
+    def moved(self) -> tuple[str, ...]:
+        """The metrics that differ."""
+        names = dict.fromkeys((*self.old, *self.new))
+        return tuple(name for name in names if _differs(self.old.get(name), self.new.get(name)))
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything of the day would change."""
+        return bool(self.moved) or (self.rows is not None and bool(self.rows.differing))
+
+
+def _differs(old: Decimal | None, new: Decimal | None) -> bool:
+    both_nan = old is not None and new is not None and old.is_nan() and new.is_nan()
+    return not both_nan and old != new
 
 
 def _rows(pair: Pair) -> tuple[Mapping[dt.date, Row], tuple[RowChange, ...]]:
@@ -78,7 +104,7 @@ _PLACES: Final = T.DecimalType(38, 10)
 
 
 class SparkRecomputations(OnSpark):
-    """The ports `Recomputations` and `Histories`, with a separate session for each step."""
+    """The port `Recomputations`, and comparisons with published days; with a separate session for each step."""
 
     def recompute(self, sampled: Sampled, folder: str, how: Recomputation) -> None:
         """Compute the days from raw and upstream, including staging, into a folder below the published table.

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaign.plan import choose_canaries
 from backfill_assets.core.days import format_days
+from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ProofError
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.evidence.inputs import force_by_day
 from backfill_assets.evidence.known_deliveries import KnownDeliveries
+from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.warehouse import OnWarehouse
 
 Days = tuple[dt.date, ...]
@@ -38,6 +41,19 @@ class RecomputedDays:
 
 
 @dataclass(frozen=True)
+class Sampled:
+    """Days of a dataset to recompute; `upstream` has the days to read by upstream dataset and place.
+
+    A place is a shadow's folder below the published table, or empty for the published rows. `deliveries` are those in force.
+    """
+
+    dataset: str
+    days: tuple[dt.date, ...]
+    upstream: Mapping[str, Mapping[str, tuple[dt.date, ...]]] = field(default_factory=dict)
+    deliveries: tuple[Delivery, ...] = ()
+
+
+@dataclass(frozen=True)
 class Subjects(OnWarehouse):
     """Finds the subjects for a name."""
 
@@ -57,6 +73,13 @@ class Subjects(OnWarehouse):
         """
         found = tuple(self._all(target))
         return tuple(self._sampled(subject, target, days) for subject in found)
+
+    def sampled(self, subject: RecomputedDays) -> Sampled:
+        """The days of a subject, with the upstream days and the deliveries that they are recomputed from."""
+        name, dataset = subject.dataset, self.definitions[subject.dataset]
+        found = UpstreamPlaces(self.warehouse).of(subject.open_unit, name, subject.days)
+        known = KnownDeliveries(self.warehouse).of(name, dataset.fact_delivery_days(subject.days))
+        return Sampled(name, subject.days, {days.loaded.name: days.places for days in found}, in_force(dataset, known))
 
     def _all(self, target: str) -> Iterator[RecomputedDays]:
         campaign = next((c for c in self.ledger.campaigns() if c.id == target), None)

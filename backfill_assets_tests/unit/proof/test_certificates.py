@@ -13,7 +13,8 @@ from backfill_assets.core.certificate import AS_BUILT, INPUT_ROWS, NO_PRINTS, Ce
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ApprovalError, InvalidDayError, ModelError, ProofError, UnitError
 from backfill_assets.core.measured import Value
-from backfill_assets.proof.certificate import Prover, Sampled, ways_for
+from backfill_assets.proof.certificate import Prover, ways_for
+from backfill_assets.proof.subjects import Sampled
 from backfill_assets_tests.harness.specifications import DAYS, NAME
 from backfill_assets_tests.harness.tables import day, fingerprint, rows_of, write_shadow
 from backfill_assets_tests.harness.world import World

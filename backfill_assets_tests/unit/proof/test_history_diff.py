@@ -5,7 +5,8 @@ from __future__ import annotations
 from decimal import Decimal
 
 from backfill_assets.core.measured import RowChange, RowCounts, SchemaChange
-from backfill_assets.proof.history_diff import DatasetDiff, DayDifference, HistoryDiff, as_markdown
+from backfill_assets.proof.history_diff import DatasetDiff, HistoryDiff, as_markdown
+from backfill_assets.proof.recompute import DayDifference
 from backfill_assets_tests.harness.tables import day
 
 SAME = DayDifference(

@@ -24,7 +24,7 @@ from backfill_assets.campaign.state import (
     Traffic,
     admit,
 )
-from backfill_assets.control.figures import Workload
+from backfill_assets.control.figures import FigureReader
 from backfill_assets.core.canonical import canonical_json, from_json
 from backfill_assets.core.days import ONE_DAY, format_days
 from backfill_assets.core.errors import CampaignError
@@ -111,7 +111,8 @@ class Gatekeeper(OnWarehouse):
         )
 
     def _bytes(self, batch: Batch) -> int:
-        return Workload(self.warehouse).bytes_read(batch.dataset, batch.days, batch.layer)
+        figures = FigureReader(self.warehouse).read(batch.dataset, batch.days, {}, landing=False)
+        return figures.bytes_read(batch.days, batch.layer)
 
 
 @dataclass(frozen=True)

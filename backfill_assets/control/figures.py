@@ -56,11 +56,17 @@ class Figures:
     upstream: Mapping[str, Amounts]
     expected: Amounts
 
-    def bytes_read(self, batch: Days) -> int:
-        """Bytes of the files that one batch reads, counted like a campaign's budget (`Workload`)."""
-        window = self.dataset.fact_delivery_days(batch)
-        above = ((self.upstream[name], self.dataset.upstream_days(name, batch)) for name in self.dataset.upstream)
-        parts = ((self.delivered, window), (self.published, batch), *above)
+    def bytes_read(self, batch: Days, layer: Layer = Layer.shadow) -> int:
+        """Bytes (compressed, on disk) of the files that one batch of a layer reads; plans and budgets count the same.
+
+        These are the deliveries of the days and of those that they look back at, the published files that they are compared
+        with, and the published files of the upstream days; raw and staging read only deliveries. The small references are
+        left out.
+        """
+        parts = [(self.delivered, self.dataset.fact_delivery_days(batch))]
+        if layer == Layer.shadow:
+            parts.append((self.published, batch))
+            parts += [(self.upstream[name], self.dataset.upstream_days(name, batch)) for name in self.dataset.upstream]
         return sum(amounts.get(day, NOTHING).bytes for amounts, days in parts for day in days)
 
 
@@ -85,10 +91,8 @@ class FigureReader(OnWarehouse):
         return Figures(dataset, published, delivered, upstream, expected)
 
     def _published(self, name: str, days: Collection[dt.date]) -> Amounts:
-        table = self.tables[name]
-        if not days or not table.exists():
-            return {}
-        return {day: _of_files(files) for day, files in table.active(days).items() if files}
+        active = self.tables[name].active(days) if days else {}
+        return {day: _of_files(files) for day, files in active.items() if files}
 
     def _delivered(self, loaded: LoadedDataset, window: Days, *, landing: bool) -> Amounts:
         if not window:
@@ -120,31 +124,6 @@ def _sum(amounts: Iterable[Amount]) -> Amount:
     for amount in amounts:
         total = total.plus(amount)
     return total
-
-
-@dataclass(frozen=True)
-class Workload(OnWarehouse):
-    """Sizes of the files that days are built from and compared with."""
-
-    def bytes_read(self, name: str, days: Collection[dt.date], layer: Layer = Layer.shadow) -> int:
-        """Bytes (compressed, on disk) of the files that one batch of a layer reads.
-
-        These are the deliveries of the days and of those that they look back at, the published files that they are compared
-        with, and the published files of the upstream days; raw and staging read only deliveries. The small references are
-        left out.
-        """
-        dataset, asked = self.datasets[name].dataset, tuple(sorted(days))
-        window = dataset.fact_delivery_days(asked)
-        known = KnownDeliveries(self.warehouse).of(name, window) if window else ()
-        delivered = sum(d.size for d in in_force(dataset, known))
-        if layer != Layer.shadow:
-            return delivered
-        upstream = sum(self._published(above, dataset.upstream_days(above, asked)) for above in dataset.upstream)
-        return delivered + upstream + self._published(name, asked)
-
-    def _published(self, name: str, days: Collection[dt.date]) -> int:
-        table = self.tables[name]
-        return sum(f.size for files in table.active(days).values() for f in files) if table.exists() else 0
 
 
 @dataclass(frozen=True)

@@ -35,13 +35,11 @@ class Concern:
 
 
 @dataclass(frozen=True)
-class Worst:
-    """The worst concern: the first of its kind, and on how many days the same check did not pass."""
+class CheckRow:
+    """What one check has found on all days together: the first day with its figures, and how many days."""
 
-    concern: Concern
+    first: Concern
     days: int
-    others: int
-    """How many other checks have found something equally bad: blocking, or else a warning."""
 
 
 def of_verdicts(
@@ -126,25 +124,32 @@ def of_missing_certificate(dataset: str, campaign: str) -> Concern:
     )  # fmt: skip
 
 
-def worst_of(concerns: Sequence[Concern]) -> Worst | None:
-    """The worst of some concerns: what blocks before what warns, then by level, then what fails on most days."""
-    by_check: dict[tuple[bool, Level, str, str], list[Concern]] = {}
-    for concern in concerns:
-        by_check.setdefault((not concern.blocks, concern.level, concern.dataset, concern.check), []).append(concern)
-    if not by_check:
-        return None
-    order = list(Level)
-    key = min(by_check, key=lambda k: (k[0], order.index(k[1]), -len(by_check[k])))
-    first = min(by_check[key], key=lambda f: (f.day is None, f.day))
-    return Worst(first, len({f.day for f in by_check[key]}), sum(k[0] == key[0] for k in by_check) - 1)
+def checks_of(concerns: Iterable[Concern]) -> tuple[CheckRow, ...]:
+    """What failed, check by check, the worst first: what blocks before what warns, then by level, then by number of days."""
+    order, grouped = list(Level), dict[tuple[bool, int, str, str], list[Concern]]()
+    for f in concerns:
+        grouped.setdefault((not f.blocks, order.index(f.level), f.dataset, f.check), []).append(f)
+    keys = sorted(grouped, key=lambda key: (key[0], key[1], -len(grouped[key])))
+    return tuple(CheckRow(min(grouped[key], key=_day), len({f.day for f in grouped[key]})) for key in keys)
 
 
-def in_one_sentence(worst: Worst, days: int) -> str:
-    """The worst concern as a sentence without full stop: level, check, day, found, expected; `days` are all days."""
-    f = worst.concern
-    on = f" on {worst.days:,} of {number_of(days, 'day')}, first on {f.day}" if worst.days > 1 else f" on {f.day}"
+def _day(concern: Concern) -> tuple[bool, dt.date]:
+    return concern.day is None, concern.day or dt.date.max
+
+
+def in_one_sentence(concerns: Iterable[Concern], days: int) -> str:
+    """The worst concern as a sentence without full stop: level, check, day, found, expected; empty if there is none.
+
+    `days` is the number of all days. Of the other checks, those that found something equally bad are counted.
+    """
+    checks = checks_of(concerns)
+    if not checks:
+        return ""
+    f, failing = checks[0].first, checks[0].days
+    alike = sum(one.first.blocks is f.blocks for one in checks) - 1
+    on = f" on {failing:,} of {number_of(days, 'day')}, first on {f.day}" if failing > 1 else f" on {f.day}"
     note = f" ({f.note})" if f.note else ""
-    others = f"; {number_of(worst.others, 'other check')} found something too" if worst.others else ""
+    others = f"; {number_of(alike, 'other check')} found something too" if alike else ""
     verb = "fails" if f.blocks else "warns"
     return (
         f"{f.level.value} check {f.check} of {f.dataset} {verb}{on if f.day else ''}: found {f.found}, "

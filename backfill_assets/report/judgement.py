@@ -15,7 +15,7 @@ from backfill_assets.core.text import in_words, number_of
 from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.checks import PERCENTILES
 from backfill_assets.report.causes import Reach
-from backfill_assets.report.concerns import Concern, in_one_sentence, worst_of
+from backfill_assets.report.concerns import Concern, in_one_sentence
 from backfill_assets.report.facts import Made, ReviewedDay, RowTotals
 from backfill_assets.report.series import DayState, MetricChange, Series
 
@@ -80,10 +80,9 @@ def judge_unit(grounds: Grounds) -> Judgement:
 
 
 def _open(grounds: Grounds) -> Judgement:
-    worst = worst_of(grounds.concerns)
+    said = in_one_sentence(grounds.concerns, len(grounds.days))
     problems = Counter(day.state for day in grounds.days if day.state in _OPEN_PROBLEMS)
-    if worst is not None and worst.concern.blocks:
-        said = in_one_sentence(worst, len(grounds.days))
+    if any(concern.blocks for concern in grounds.concerns):
         return Judgement(Outcome.not_ready, f"Not ready: {said}.")
     if problems:
         first = next(day for day in grounds.days if day.state in _OPEN_PROBLEMS)
@@ -95,8 +94,7 @@ def _open(grounds: Grounds) -> Judgement:
         return Judgement(Outcome.not_ready, f"Not ready: {'; '.join(one.rstrip('.') for one in grounds.refusals)}.")
     wait = f"; waits for an approval of evidence {grounds.pending[:_SHORT]}" if grounds.pending else ""
     wait += f"; but not now: {grounds.later.rstrip('.')}" if grounds.later else ""
-    if worst is not None:
-        said = in_one_sentence(worst, len(grounds.days))
+    if said:
         return Judgement(
             Outcome.warning, f"Ready to publish, but look at this first: {said}; {_passed(grounds.days)}{wait}."
         )
@@ -104,19 +102,19 @@ def _open(grounds: Grounds) -> Judgement:
 
 
 def _published(grounds: Grounds) -> str:
-    worst = worst_of(grounds.concerns)
+    said = in_one_sentence(grounds.concerns, len(grounds.days))
     gone = Counter(day.state for day in grounds.days if day.state in {DayState.rolled_back, DayState.rewritten})
     since = "".join(f"; {number_of(count, 'day')} {state.value}" for state, count in sorted(gone.items()))
-    if worst is not None:
-        return f", and there is something to look at: {in_one_sentence(worst, len(grounds.days))}{since}"
+    if said:
+        return f", and there is something to look at: {said}{since}"
     return f": {_good(grounds)}{since}"
 
 
 def _rolled_back(grounds: Grounds) -> str:
     last = next((made for made in grounds.releases if made.kind == "rollback"), None)
     why = f" ({last.reason})" if last is not None and last.reason else ""
-    worst = worst_of(grounds.concerns)
-    extra = f"; {in_one_sentence(worst, len(grounds.days))}" if worst is not None else ""
+    said = in_one_sentence(grounds.concerns, len(grounds.days))
+    extra = f"; {said}" if said else ""
     states = Counter(day.state for day in grounds.days)
     days, newer = number_of(states[DayState.rolled_back], "day"), states[DayState.rewritten]
     since = f"; {number_of(newer, 'day')} {DayState.rewritten.value}" if newer else ""

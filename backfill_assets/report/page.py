@@ -22,6 +22,7 @@ import vl_convert
 from backfill_assets.core.errors import LayoutError
 from backfill_assets.report import tables
 from backfill_assets.report.charts import Spec, charts_of
+from backfill_assets.report.concerns import checks_of
 from backfill_assets.report.judgement import Outcome
 from backfill_assets.report.metrics import Metrics
 from backfill_assets.report.review import Review, review_as_json
@@ -106,7 +107,7 @@ def _digest(script: str) -> str:
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _TABLES: Final = (
-    tables.listed, tables.levels_of, tables.checks_of, tables.metrics_of, tables.months_of, tables.states_of,
+    tables.listed, tables.levels_of, checks_of, tables.metrics_of, tables.months_of, tables.states_of,
     tables.notable_days, tables.largest_steps,
 )  # fmt: skip
 

@@ -16,7 +16,6 @@ from backfill_assets.core.canonical import plain
 from backfill_assets.core.days import format_days
 from backfill_assets.core.measured import RowChange, Seam
 from backfill_assets.dataset.checks import Level
-from backfill_assets.report.concerns import Concern
 from backfill_assets.report.facts import ReviewedDay
 from backfill_assets.report.judgement import is_percentile
 from backfill_assets.report.review import Review
@@ -50,14 +49,6 @@ class LevelRow:
     looked_at: str
     blocking: int
     warnings: int
-
-
-@dataclass(frozen=True)
-class CheckRow:
-    """What one check has found on all days together: the first day with its figures, and how many days."""
-
-    first: Concern
-    days: int
 
 
 @dataclass(frozen=True)
@@ -153,15 +144,6 @@ def _looked_at(review: Review, level: Level) -> str:
             return f"{days:,} of {len(review.days):,} days computed again" if review.certificates else ""
 
 
-def checks_of(concerns: Sequence[Concern]) -> tuple[CheckRow, ...]:
-    """What failed, check by check, in the order of a verdict: what blocks first, then by level, then by number of days."""
-    order, grouped = list(Level), dict[tuple[bool, int, str, str], list[Concern]]()
-    for f in concerns:
-        grouped.setdefault((not f.blocks, order.index(f.level), f.dataset, f.check), []).append(f)
-    keys = sorted(grouped, key=lambda key: (key[0], key[1], -len(grouped[key])))
-    return tuple(CheckRow(min(grouped[key], key=_day), len({f.day for f in grouped[key]})) for key in keys)
-
-
 def metrics_of(series: Sequence[Series]) -> tuple[MetricRow, ...]:
     """Every metric, first those that left their band, then those that moved; percentiles after sums and counts."""
     rows = [_metric(one) for one in series]
@@ -227,10 +209,6 @@ def _sum(values: Sequence[Decimal | None]) -> Decimal | None:
     if not all(value.is_finite() for value in found):
         return Decimal("NaN")
     return sum(found, Decimal(0)) if found else None
-
-
-def _day(concern: Concern) -> tuple[bool, dt.date]:
-    return concern.day is None, concern.day or dt.date.max
 
 
 NOTHING: Final = "—"

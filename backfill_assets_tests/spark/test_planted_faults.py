@@ -13,7 +13,7 @@ import pytest
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.dataset.checks import Check, Level, checks_of
-from backfill_assets.report.concerns import Concern, in_one_sentence, of_certificate, of_verdicts, worst_of
+from backfill_assets.report.concerns import Concern, in_one_sentence, of_certificate, of_verdicts
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import ROOT, engine_settings
@@ -104,9 +104,7 @@ def test_a_planted_fault_is_caught_at_the_level_that_should_catch_it(judged: Jud
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_the_sentence_of_a_review_names_the_planted_fault(judged: Judged, fault: Fault) -> None:
-    worst = worst_of(judged.concerns(FAULTY[fault]))
-    assert worst is not None
-    sentence = in_one_sentence(worst, 1)
+    sentence = in_one_sentence(judged.concerns(FAULTY[fault]), 1)
     assert sentence.startswith(f"{fault.level.value} check {fault.check} of {NAME} fails on {FAULTY[fault]}"), sentence
 
 

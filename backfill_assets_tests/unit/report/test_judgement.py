@@ -15,7 +15,7 @@ from backfill_assets.core.expected_change import Change
 from backfill_assets.core.measured import Seam
 from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.checks import Check, CheckKind, Level
-from backfill_assets.report.concerns import Concern, of_certificate, of_seams, of_verdicts, worst_of
+from backfill_assets.report.concerns import Concern, checks_of, of_certificate, of_seams, of_verdicts
 from backfill_assets.report.facts import ReviewedDay
 from backfill_assets.report.judgement import Grounds, Outcome, judge_unit
 from backfill_assets.report.series import DayState, MetricChange, Point, Series, relative
@@ -94,9 +94,8 @@ def test_what_blocks_comes_before_what_warns_and_then_the_level_decides() -> Non
         yield Concern(Level.aggregate, "trips", "sum", DAY, "", "", blocks=True)
         yield Concern(Level.aggregate, "trips", "count", DAY, "", "", blocks=True)
 
-    worst = worst_of(tuple(order()))
-    assert worst is not None
-    assert (worst.concern.check, worst.days, worst.others) == ("sum", 1, 3)
+    worst, *others = checks_of(order())
+    assert (worst.first.check, worst.days, len(others)) == ("sum", 1, 4)
     assert "; 3 other checks found something too" in sentence(tuple(order()))
 
 

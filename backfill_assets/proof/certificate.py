@@ -105,8 +105,7 @@ class Watch(OnWarehouse):
             yield table, moved - (self._landed if table == "raw" else self._staged)(name, before, moved)
 
     def _published(self, name: str) -> _Layouts:
-        table = self.tables[name]
-        return {day: layout_digest(files) for day, files in table.active().items()} if table.exists() else {}
+        return {day: layout_digest(files) for day, files in self.tables[name].active().items()}
 
     def _released(self, name: str, before: TablesAround) -> frozenset[dt.date]:
         since = (r.manifest for r in self.ledger.releases(name) if r.manifest.release not in before.releases)
@@ -229,8 +228,7 @@ class Prover(OnWarehouse):
         }
 
     def _published(self, name: str, days: Days, inputs: Mapping[dt.date, str]) -> Mapping[dt.date, _Shown]:
-        table = self.tables[name]
-        active = {day: files for day, files in table.active(days).items() if files} if table.exists() else {}
+        active = {day: files for day, files in self.tables[name].active(days).items() if files}
         contents = self.ledger.contents(name, {day: layout_digest(files) for day, files in active.items()})
         standing = effective(self.ledger.releases(name)) if contents else {}
         same = {day for day in contents if day in standing and standing[day].code_version == self.basis.code(name)}

@@ -100,8 +100,7 @@ class Subjects(OnWarehouse):
             yield RecomputedDays(name, tuple(targets[name]), unit, execution)
 
     def _published(self, name: str) -> Days:
-        table = self.tables[name]
-        return tuple(day for day, files in table.active().items() if files) if table.exists() else ()
+        return tuple(day for day, files in self.tables[name].active().items() if files)
 
     def _sampled(self, subject: RecomputedDays, target: str, days: Days) -> RecomputedDays:
         name, dataset = subject.dataset, self.definitions[subject.dataset]
@@ -125,7 +124,7 @@ class Subjects(OnWarehouse):
         if subject.open_unit is not None:
             evidence = self.ledger.evidence(subject.open_unit.id, subject.dataset)
             return {day: e.measured.shadow.rows for (_, day), e in evidence.items() if e.verdicts}
-        active = self.tables[subject.dataset].active(subject.days) if self.tables[subject.dataset].exists() else {}
+        active = self.tables[subject.dataset].active(subject.days)
         return {day: sum(f.size for f in files) for day, files in active.items() if files}
 
     def _delivered(self, dataset: Dataset, days: Days) -> Days:

@@ -319,13 +319,12 @@ class MetricsNow(OnWarehouse):
     def _dataset(
         self, name: str, attempts: Sequence[Attempt], looked_at: Collection[dt.date] | None = None
     ) -> DatasetMetrics:
-        records, table = self.ledger.releases(name, states={ReleaseState.finalized}), self.tables[name]
+        records = self.ledger.releases(name, states={ReleaseState.finalized})
         standing = effective(records)
-        active = table.active() if table.exists() else {}
         checked = standing.keys() if looked_at is None else standing.keys() & set(looked_at)
         published = Published(
             dataset=self.definitions[name],
-            days={day for day, files in active.items() if files} | standing.keys(),
+            days={day for day, files in self.tables[name].active().items() if files} | standing.keys(),
             standing=standing,
             findings=self.ledger.findings(name, {day: standing[day].unit for day in checked}),
             records=records,

@@ -23,11 +23,10 @@ from backfill_assets.orchestration.launches import created_at
 from backfill_assets.orchestration.names import asset_key, days_of, last_metadata_value
 from backfill_assets.orchestration.release_events import (
     RELEASE_METADATA,
-    adopted_events,
+    changed_events,
     release_metadata,
     released_events,
     report_downstream,
-    rolled_back_events,
 )
 from backfill_assets.release.publish import AlreadyReleased
 from dagster_batched_events import batched_events
@@ -139,13 +138,10 @@ class DagsterEventLog(EventLog):
         return {day: str(said.get(day, "")) for day in days}
 
     def report(self, release: str, days: Collection[dt.date]) -> None:
-        """Report some days of a release as its run would have; see `released_events`, `rolled_back_events`."""
+        """Report some days of a release as its run would have; see `released_events`, `changed_events`."""
         manifest = self.application.ledger.release(release).manifest
-        if manifest.kind is ReleaseKind.rollback:
-            self._report(rolled_back_events(self.application, manifest, sorted(days), _log, again=True), manifest, days)
-            return
-        if manifest.kind is ReleaseKind.baseline:
-            self._report(adopted_events(manifest, sorted(days)), manifest, days)
+        if manifest.kind is not ReleaseKind.publish:
+            self._report(changed_events(self.application, manifest, sorted(days), _log, again=True), manifest, days)
             return
         together = [
             r

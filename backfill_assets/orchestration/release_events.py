@@ -14,7 +14,7 @@ from backfill_assets.application import Application, errors_as_warnings, report_
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Verdict
 from backfill_assets.core.layers import Layer
-from backfill_assets.core.release import Manifest
+from backfill_assets.core.release import Manifest, ReleaseKind
 from backfill_assets.core.unit import ReleaseMode, Unit, UnitState
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.basis import published_among
@@ -235,37 +235,26 @@ def released_events(
                     )
 
 
-def rolled_back_events(
-    application: Application, rollback: Manifest, days: Iterable[dt.date], log: logging.Logger, *, again: bool = False
+def changed_events(
+    application: Application, manifest: Manifest, days: Iterable[dt.date], log: logging.Logger, *, again: bool = False
 ) -> Iterator[dg.AssetMaterialization]:
-    """Materializations of days that a rollback put back: their rows have changed, so that downstream assets are due.
+    """Materializations of days of a rollback, whose rows have changed so that downstream assets are due, or of a baseline.
 
-    If the rollback is reported `again`, the page of the unit's report stays.
+    If a rollback is reported `again`, the page of the unit's report stays.
     """
     metadata: dict[str, dg.MetadataValue] = {
-        RELEASE_METADATA: dg.MetadataValue.text(rollback.release),
-        "undoes": dg.MetadataValue.text(rollback.undoes),
-        "unit": dg.MetadataValue.text(rollback.unit),
-        "reason": dg.MetadataValue.text(rollback.reason),
+        RELEASE_METADATA: dg.MetadataValue.text(manifest.release),
+        "reason": dg.MetadataValue.text(manifest.reason),
     }
-    if unit := unit_or_none(application.ledger, rollback.unit):
-        metadata |= report_metadata(application, unit, log, again=again)
-    key = asset_key(Layer.published, rollback.dataset)
+    description = "adopted as it was"
+    if manifest.kind is ReleaseKind.rollback:
+        description = "rolled back"
+        metadata |= {"undoes": dg.MetadataValue.text(manifest.undoes), "unit": dg.MetadataValue.text(manifest.unit)}
+        if unit := unit_or_none(application.ledger, manifest.unit):
+            metadata |= report_metadata(application, unit, log, again=again)
+    key = asset_key(Layer.published, manifest.dataset)
     for day in days:
-        yield dg.AssetMaterialization(key, partition=day.isoformat(), metadata=metadata, description="rolled back")
-
-
-def adopted_events(baseline: Manifest, days: Iterable[dt.date]) -> Iterator[dg.AssetMaterialization]:
-    """Materializations of the days of a baseline."""
-    metadata: dict[str, dg.MetadataValue] = {
-        RELEASE_METADATA: dg.MetadataValue.text(baseline.release),
-        "reason": dg.MetadataValue.text(baseline.reason),
-    }
-    key = asset_key(Layer.published, baseline.dataset)
-    for day in days:
-        yield dg.AssetMaterialization(
-            key, partition=day.isoformat(), metadata=metadata, description="adopted as it was"
-        )
+        yield dg.AssetMaterialization(key, partition=day.isoformat(), metadata=metadata, description=description)
 
 
 def release_metadata(
@@ -295,12 +284,9 @@ def report_outside_runs(application: Application, done: Released | AlreadyReleas
     if not os.environ.get("DAGSTER_HOME"):
         return False
     changed: Mapping[str, Collection[dt.date]]
-    if isinstance(done, Adopted):
-        baseline = application.ledger.release(done.release).manifest
-        events, changed = adopted_events(baseline, done.days), {done.dataset: done.days}
-    elif isinstance(done, RolledBack):
-        rollback = application.ledger.release(done.release).manifest
-        events, changed = rolled_back_events(application, rollback, done.days, _log), {done.dataset: done.days}
+    if isinstance(done, RolledBack | Adopted):
+        manifest = application.ledger.release(done.release).manifest
+        events, changed = changed_events(application, manifest, done.days, _log), {done.dataset: done.days}
     else:
         metadata = release_metadata(application, [done], "backfill publish", _log)
         events, changed = released_events([done], metadata), done.days

@@ -164,7 +164,7 @@ class EngineFolder:
         lock = FileLock(self.root / "server.lock", timeout=LOCK_SECONDS)
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock.acquire()
+            held = lock.acquire()
         except PermissionError as error:
             raise self._foreign_user() from error
         except Timeout as error:
@@ -172,10 +172,8 @@ class EngineFolder:
                 f"{lock.lock_file} has been held for {LOCK_SECONDS} s by a process that starts or stops "
                 f"the Spark server. See {self.log}, end that process and try again."
             ) from error
-        try:
+        with held:
             yield
-        finally:
-            lock.release()
 
     def read(self) -> Registration | None:
         """The registration, or None if there is none; raises `EngineError` if it cannot be read."""
@@ -247,16 +245,14 @@ class RemoteNote:
         # Several users may share a warehouse, and with it this lock.
         lock = FileLock(self.path.with_suffix(".lock"), timeout=_LOCK_SECONDS, mode=0o666)
         try:
-            lock.acquire()
+            held = lock.acquire()
         except Timeout as error:
             raise EngineError(
                 f"{lock.lock_file} has been held for {_LOCK_SECONDS} s by a process that checks which Spark server works "
                 "in this warehouse; end that process and try again."
             ) from error
-        try:
+        with held:
             yield
-        finally:
-            lock.release()
 
     def at_work(self) -> str | None:
         """The URL of the remote server that works here or did so a short time ago; None if there is none."""

@@ -197,16 +197,14 @@ def downloads_alone(cache: Path | None = None) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / "backfill_assets.lock", timeout=START_SECONDS)
     try:
-        lock.acquire()
+        held = lock.acquire()
     except Timeout as timeout:
         raise ServerStartError(
             f"Another process has been starting a Spark server for {START_SECONDS} s and holds {lock.lock_file}, because only one "
             "may download Delta's JARs; wait for it, or end it, and try again."
         ) from timeout
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def _home() -> Path:

@@ -72,22 +72,6 @@ def identity_of(settings: Settings) -> Identity:
             assert_never(settings.identity)
 
 
-def campaign_session(settings: Settings, tag: str, execution: Execution | None) -> AbstractContextManager[SparkSession]:
-    """A separate session, see `open_session`; `execution` holds what a campaign asks of it.
-
-    Raises:
-        SettingsError: the campaign names a compute that this process has no URL for.
-    """
-    # Imported here: Spark's client takes longer to import than most commands take to run, and few need it.
-    from backfill_assets.spark.session import open_session  # noqa: PLC0415
-
-    conf: Mapping[str, str] | None = None
-    if execution is not None:
-        settings = settings.of_campaign(execution)
-        conf = {name: value for name, value in execution.spark.items() if is_of_speed(name)}
-    return open_session(settings, tag, conf)
-
-
 _ALL_DAYS = 1_000_000  # a chunk longer than any history
 
 
@@ -302,8 +286,18 @@ class Application:
         return Planner(self.warehouse, self.basis, self.settings.cost_per_hour, chunk_days=chunk)
 
     def session(self, tag: str, execution: Execution | None = None) -> AbstractContextManager[SparkSession]:
-        """A Spark session, see `campaign_session`; raises the same errors."""
-        return campaign_session(self.settings, tag, execution)
+        """A separate session, see `open_session`; `execution` holds what a campaign asks of it.
+
+        Raises:
+            SettingsError: the campaign names a compute that this process has no URL for.
+        """
+        # Imported here: Spark's client takes longer to import than most commands take to run, and few need it.
+        from backfill_assets.spark.session import open_session  # noqa: PLC0415
+
+        if execution is None:
+            return open_session(self.settings, tag)
+        conf = {name: value for name, value in execution.spark.items() if is_of_speed(name)}
+        return open_session(self.settings.of_campaign(execution), tag, conf)
 
     def refresh_views(self) -> None:
         """Recreate the published views in the Spark catalog, and drop previews of finished units."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from backfill_assets.application import Application, report_unit
+from backfill_assets.campaign.approval import signature
 from backfill_assets.campaign.load import uncompared
 from backfill_assets.campaign.plan import SHOWN_DIGITS, Plan, explain
 from backfill_assets.campaign.state import Campaign
@@ -154,7 +155,7 @@ def approve(shell: Shell, campaign: str, *, evidence: str, by: str = "", reason:
     """Approve exactly the evidence that you have seen; days recomputed later need an approval of their own."""
     application = shell.application
     given = application.approving.approve(campaign, evidence, by=by, reason=reason)
-    who = given.identity if given.by == given.identity else f"{given.identity} as {given.by}"
+    who = signature(given)
     said = f"{who} approves {shown_days(given.days)} of campaign {campaign}, evidence {given.evidence[:16]}"
     written = _report_written(shell, application.ledger.campaign(campaign).unit)
     return Result((said, *written, f"next: backfill publish {campaign}"))

@@ -268,10 +268,8 @@ def _declared(
 
 
 def _contract_tag(declared: Mapping[str, object], names: Sequence[str]) -> Mapping[str, str]:
-    from backfill_assets.orchestration.launches import as_tag  # loads Dagster
-
     mine = {name: declared[name] for name in names if name in declared}
-    tag = as_tag(mine) if mine else ""
+    tag = json.dumps(mine, default=str) if mine else ""
     if (size := len(tag.encode())) > _LONGEST_TAG:
         raise ContractError(
             f"the expected change takes {size:,} bytes as a run tag, of which Postgres takes {_LONGEST_TAG:,}; launch fewer "

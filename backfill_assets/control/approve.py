@@ -33,11 +33,6 @@ def certificates_of(ledger: Ledger, unit: str, evidence: Mapping[DatasetDay, Day
     return standing_certificates(ledger.certificates(unit=unit), evidence)
 
 
-def passed_of(certificates: Mapping[str, Certificate]) -> Mapping[str, str]:
-    """The ids of the passed certificates by dataset."""
-    return {name: one.id for name, one in certificates.items() if one.passed}
-
-
 def uncertified(campaign: Campaign, unit: Unit, certificates: Mapping[str, Certificate]) -> str:
     """Which required certificate is missing or has not passed, and what to do; empty if none."""
     if campaign.specification.validation.certificate is Certification.none:

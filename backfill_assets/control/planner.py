@@ -208,14 +208,9 @@ def layers_from(first: str, dataset: Dataset) -> tuple[Layer, ...]:
     return tuple(layer for layer in dataset.built_layers if order.index(layer) >= order.index(Layer(first)))
 
 
-def plan_file(state: Path, plan: Plan) -> Path:
-    """The file of a frozen plan below the state folder; each plan of a campaign has its own file."""
-    return state / "campaigns" / plan.campaign / f"plan-{plan.fingerprint[:SHOWN_DIGITS]}.json"
-
-
 def write_plan(state: Path, plan: Plan) -> Path:
-    """Write the frozen plan, completely or not at all; returns its file."""
-    file = plan_file(state, plan)
+    """Write a frozen plan below the state folder, completely or not at all; each plan of a campaign has its own file."""
+    file = state / "campaigns" / plan.campaign / f"plan-{plan.fingerprint[:SHOWN_DIGITS]}.json"
     write_atomically(file, to_json(plan) + "\n")
     return file
 

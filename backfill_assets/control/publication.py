@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from backfill_assets.campaign.approval import Roles
 from backfill_assets.campaign.load import drift_of
-from backfill_assets.campaign.state import Campaign, JournalEntry, Phase, require_phase
-from backfill_assets.control.approve import approved, certificates_of, passed_of, uncertified
+from backfill_assets.campaign.state import Campaign, Phase, require_phase
+from backfill_assets.control.approve import approved, certificates_of, uncertified
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ApprovalError, RollbackError, UnitError
 from backfill_assets.core.release import DataFile, Manifest, ReleaseKind
@@ -47,7 +47,8 @@ class CampaignGuard(OnWarehouse):
             RollbackError: the release could not be rolled back for as long as the specification asks.
         """
         campaign = self.ledger.campaign_of(survey.unit.id)
-        certificates = passed_of(certificates_of(self.ledger, survey.unit.id, survey.evidence))
+        found = certificates_of(self.ledger, survey.unit.id, survey.evidence)
+        certificates = {name: one.id for name, one in found.items() if one.passed}
         if campaign is None:
             _refuse_unlaunched(survey.unit)
             return Sanction(certificates=certificates)
@@ -76,10 +77,6 @@ class CampaignGuard(OnWarehouse):
             self._window(campaign),
         )
         return Obstacles(tuple(str(one) for one in found if one is not None), str(closed_now or ""))
-
-    def allowing(self, outside_window: str) -> CampaignGuard:
-        """The same guard, but it allows a release outside the publish window for this reason."""
-        return replace(self, outside_window=outside_window)
 
     def window_open(self, campaign: Campaign) -> bool:
         """Whether the campaign may be published at this time of day."""
@@ -277,15 +274,14 @@ class CampaignRelease(OnWarehouse):
         """
         campaign, unit = self._launched(campaign_id)
         survey = self.publisher.survey(unit.id)
-        refusals = [str(r) for r in self.guard.allowing(outside_window).refusals(campaign, survey)]
+        refusals = [str(r) for r in replace(self.guard, outside_window=outside_window).refusals(campaign, survey)]
         if evidence_hash and evidence_hash != survey.hash:
             refusals.insert(0, f"the evidence of campaign {campaign_id} is now {survey.hash}, not {evidence_hash[:16]}")
         if survey.blockers:
             refusals.insert(0, refusal(unit, survey.blockers, self.publisher.definitions))
         if unit.state in {UnitState.published, UnitState.discarded}:
-            refusals.insert(
-                0, f"campaign {campaign_id} is {unit.state.value}{_in_brackets(last_step(self.ledger, campaign_id))}"
-            )
+            last = last_step(self.ledger, campaign_id)
+            refusals.insert(0, f"campaign {campaign_id} is {unit.state.value}{f' ({last})' if last else ''}")
         changes = tuple(_change(survey, name) for name in self.publisher.catalog.upstream_first(unit.targets))
         return ReleasePlan(campaign.id, unit.id, survey.hash, changes, tuple(refusals))
 
@@ -307,7 +303,7 @@ class CampaignRelease(OnWarehouse):
             LedgerError: another release of one of the tables takes too long.
         """
         campaign, unit = self._launched(campaign_id)
-        publisher = replace(self.publisher, guard=self.guard.allowing(outside_window))
+        publisher = replace(self.publisher, guard=replace(self.guard, outside_window=outside_window))
         closed_now = outside_window and not self.guard.window_open(campaign)
         outside = f"outside the publish window: {outside_window}" if closed_now else ""
         # The fix first: it is what readers of the history look for.
@@ -334,10 +330,6 @@ def _change(survey: Survey, name: str) -> DatasetChange:
 def _rows(files: Sequence[DataFile]) -> int | None:
     rows = [f.rows for f in files]
     return None if None in rows else sum(r for r in rows if r is not None)
-
-
-def _in_brackets(entry: JournalEntry | None) -> str:
-    return f" ({entry})" if entry else ""
 
 
 def _any(releases: Iterable[str]) -> str:

@@ -91,11 +91,6 @@ def expected_changes(text: str, datasets: Sequence[Dataset], where: str) -> Mapp
     return given
 
 
-def as_tag(given: Mapping[str, object]) -> str:
-    """The tag of a launch that declares these expected changes, by dataset."""
-    return json.dumps(given, default=str)
-
-
 def _joined(datasets: Mapping[str, Dataset], given: Mapping[str, object], where: str) -> DeclaredChange:
     parsed = [
         parse_contract(value, metric_names(datasets[name]), where.format(name), name, datasets[name].promisable)

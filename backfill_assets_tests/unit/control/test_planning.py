@@ -14,7 +14,7 @@ import pytest
 from backfill_assets.campaign.plan import ASSUMED, Plan, StepKind, batches, parse_price
 from backfill_assets.campaign.specification import Specification
 from backfill_assets.control.figures import FigureReader
-from backfill_assets.control.planner import Planner, layers_from, plan_file, write_plan
+from backfill_assets.control.planner import Planner, layers_from, write_plan
 from backfill_assets.core.canonical import from_json
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ClaimedDaysError, InvalidDayError, SpecificationError
@@ -341,7 +341,7 @@ def test_planning_writes_nothing(office: Office) -> None:
 def test_the_frozen_plan_lies_under_its_campaign_and_fingerprint(office: Office, tmp_path: Path) -> None:
     plan = office.planner.plan(spec())
     file = write_plan(tmp_path / "state", plan)
-    assert file == plan_file(tmp_path / "state", plan)
+    assert file == tmp_path / "state" / "campaigns" / plan.campaign / f"plan-{plan.fingerprint[:12]}.json"
     assert file == tmp_path / "state" / "campaigns" / "tax-fix" / f"plan-{plan.fingerprint[:12]}.json"
     assert from_json(Plan, file.read_text(encoding="utf-8")) == plan
     assert json.loads(file.read_text(encoding="utf-8"))["campaign"] == "tax-fix"

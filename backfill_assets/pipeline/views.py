@@ -84,10 +84,22 @@ class SparkPreviews(OnSpark):
 
         It shows the unit's `shadows` (folder to days) for these `days`, and the published table for all others.
         """
+        loaded, home = self.datasets[dataset], self.layout.published_path(dataset)
+        partition, name = loaded.dataset.partition_column, f"{quoted(PREVIEW)}.{quoted(dataset)}"
         # Noted first: a view without a note would never be dropped.
         write_atomically(self.layout.preview_note(dataset), unit)
         with self.opened("previews") as spark:
-            return ensure_preview(spark, self.datasets[dataset], self.layout, unit, (days, shadows))
+            others = f"NOT ({days_condition(partition, days)})"
+            parts = [_selected(spark, loaded, home, others)] if is_table(home) else []
+            parts += [
+                _selected(spark, loaded, self.layout.shadow_path(dataset, folder), days_condition(partition, own))
+                for folder, own in sorted(shadows.items())
+            ]
+            query = " UNION ALL ".join(parts) or f"SELECT {_columns(loaded, ())} WHERE false"
+            about = literal(f"as it will be once unit {unit} is released")
+            spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(PREVIEW)}")
+            spark.sql(f"CREATE OR REPLACE VIEW {name} COMMENT {about} AS {query}")
+        return f"{PREVIEW}.{dataset}"
 
     def shown(self) -> Mapping[str, str]:
         """The datasets with a preview, and the unit that each shows."""
@@ -98,42 +110,10 @@ class SparkPreviews(OnSpark):
         if not datasets:
             return
         with self.opened("previews") as spark:
-            drop_previews(spark, datasets)
+            if spark.catalog.databaseExists(PREVIEW):
+                for name in datasets:
+                    spark.sql(f"DROP VIEW IF EXISTS {quoted(PREVIEW)}.{quoted(name)}")
         remove(self.layout.preview_note(name) for name in datasets)
-
-
-def ensure_preview(
-    spark: SparkSession,
-    loaded: LoadedDataset,
-    layout: Layout,
-    unit: str,
-    places: tuple[Sequence[dt.date], Mapping[str, Sequence[dt.date]]],
-) -> str:
-    """Create or replace the view of a dataset as it will be once a unit is released; returns its full name.
-
-    `places` are the days that the unit replaces, and their shadows: folder below the published table to days.
-    """
-    days, shadows = places
-    partition, home = loaded.dataset.partition_column, layout.published_path(loaded.name)
-    parts = [_selected(spark, loaded, home, f"NOT ({days_condition(partition, days)})")] if is_table(home) else []
-    parts += [
-        _selected(spark, loaded, layout.shadow_path(loaded.name, folder), days_condition(partition, own))
-        for folder, own in sorted(shadows.items())
-    ]
-    name = f"{quoted(PREVIEW)}.{quoted(loaded.name)}"
-    spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(PREVIEW)}")
-    spark.sql(
-        f"CREATE OR REPLACE VIEW {name} COMMENT {literal(f'as it will be once unit {unit} is released')} AS "
-        + (" UNION ALL ".join(parts) or f"SELECT {_columns(loaded, ())} WHERE false")
-    )
-    return f"{PREVIEW}.{loaded.name}"
-
-
-def drop_previews(spark: SparkSession, datasets: Iterable[str]) -> None:
-    """Drop the previews of these datasets; missing ones are ignored."""
-    if spark.catalog.databaseExists(PREVIEW):
-        for name in datasets:
-            spark.sql(f"DROP VIEW IF EXISTS {quoted(PREVIEW)}.{quoted(name)}")
 
 
 def _selected(spark: SparkSession, loaded: LoadedDataset, path: Path, condition: str) -> str:
@@ -155,35 +135,26 @@ class SparkConsumers(OnSpark):
     def figures(self, dataset: str, versions: Sequence[int], through: dt.date) -> Mapping[int, Mapping[str, Figures]]:
         """The figures of each consumer's query by version and consumer, over the days up to `through`.
 
+        Queries use the dataset's name for the published table at a version.
+
         Raises:
             DatasetError: a query of dataset.yaml fails, or returns anything but one row of numbers.
         """
-        loaded = self.datasets[dataset]
         with self.opened(f"consumers {dataset}") as spark:
-            return {
-                version: consumer_figures(spark, loaded, self.layout, version, through)
-                for version in dict.fromkeys(versions)
-            }
+            return {version: self._at(spark, dataset, version, through) for version in dict.fromkeys(versions)}
 
-
-def consumer_figures(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, version: int, through: dt.date
-) -> Mapping[str, Figures]:
-    """The figures of every consumer at one version of the published table; queries use the dataset's name for it.
-
-    Raises:
-        DatasetError: a query fails, or returns anything but one row of numbers.
-    """
-    dataset, path = loaded.dataset, layout.published_path(loaded.name)
-    table = spark.read.format("delta").option("versionAsOf", version).load(str(path))
-    known = with_declared_columns(table, dataset).select(*dataset.columns)
-    known.where(F.col(dataset.partition_column) <= F.lit(through)).createOrReplaceTempView(loaded.name)
-    figures = {}
-    for name, consumer in dataset.consumers.items():
-        where = f"{loaded.folder / 'dataset.yaml'}: consumers.{name}.sql"
-        with renamed(DatasetError, where):
-            figures[name] = _one_row(spark.sql(consumer.sql), where)
-    return figures
+    def _at(self, spark: SparkSession, name: str, version: int, through: dt.date) -> Mapping[str, Figures]:
+        loaded, path = self.datasets[name], self.layout.published_path(name)
+        dataset = loaded.dataset
+        table = spark.read.format("delta").option("versionAsOf", version).load(str(path))
+        known = with_declared_columns(table, dataset).select(*dataset.columns)
+        known.where(F.col(dataset.partition_column) <= F.lit(through)).createOrReplaceTempView(name)
+        figures = {}
+        for consumer, query in dataset.consumers.items():
+            where = f"{loaded.folder / 'dataset.yaml'}: consumers.{consumer}.sql"
+            with renamed(DatasetError, where):
+                figures[consumer] = _one_row(spark.sql(query.sql), where)
+        return figures
 
 
 def _one_row(frame: DataFrame, where: str) -> Figures:

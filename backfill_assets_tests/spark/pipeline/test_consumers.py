@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Mapping
+from contextlib import nullcontext
 from decimal import Decimal
 
 import pytest
 
 from backfill_assets.core.errors import DatasetError
+from backfill_assets.core.measured import Figures
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.pipeline.views import consumer_figures
+from backfill_assets.pipeline.views import SparkConsumers
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, Kit
 
 CONSUMERS = {
@@ -23,6 +27,13 @@ def dataset(kit: Kit, **consumers: object) -> LoadedDataset:
     return kit.dataset(consumers=text)
 
 
+def figures(kit: Kit, loaded: LoadedDataset, versions: list[int], through: dt.date) -> list[Mapping[str, Figures]]:
+    """The figures of the consumers at each version."""
+    consumers = SparkConsumers(lambda _tag: nullcontext(kit.spark), {loaded.name: loaded}, kit.layout)
+    found = consumers.figures(loaded.name, versions, through)
+    return [found[version] for version in versions]
+
+
 @pytest.fixture(scope="module")
 def published(module_kit: Kit) -> Kit:
     """Version 0 has a fee of 1 on each of two days and no further column; version 1 has a fee of 2 on three."""
@@ -33,23 +44,24 @@ def published(module_kit: Kit) -> Kit:
 
 
 def test_each_version_gives_its_own_figures(published: Kit) -> None:
-    loaded = dataset(published)
-    old, new = (consumer_figures(published.spark, loaded, published.layout, version, D3) for version in (0, 1))
+    old, new = figures(published, dataset(published), [0, 1], D3)
     assert old == {"finance": {"fees": Decimal(2), "rows": Decimal(2)}, "features": {"mean": Decimal(1)}}
     assert new == {"finance": {"fees": Decimal(6), "rows": Decimal(3)}, "features": {"mean": Decimal(3)}}
 
 
 def test_later_days_are_left_out(published: Kit) -> None:
-    spark, loaded, layout = published.spark, dataset(published), published.layout
-    assert consumer_figures(spark, loaded, layout, 1, D2)["finance"] == {"fees": Decimal(4), "rows": Decimal(2)}
-    nothing = consumer_figures(spark, loaded, layout, 1, D1.replace(year=2000))
+    loaded = dataset(published)
+    (known,) = figures(published, loaded, [1], D2)
+    assert known["finance"] == {"fees": Decimal(4), "rows": Decimal(2)}
+    (nothing,) = figures(published, loaded, [1], D1.replace(year=2000))
     assert nothing == {"finance": {"fees": None, "rows": Decimal(0)}, "features": {"mean": None}}
 
 
 def test_a_column_that_the_version_does_not_have_is_null(kit: Kit) -> None:
     loaded = dataset(kit)
     kit.publish(loaded, kit.rows((D1, 1, "a", 1.0, Decimal(1))).drop("fee"))
-    assert consumer_figures(kit.spark, loaded, kit.layout, 0, D1)["finance"] == {"fees": None, "rows": Decimal(1)}
+    (found,) = figures(kit, loaded, [0], D1)
+    assert found["finance"] == {"fees": None, "rows": Decimal(1)}
 
 
 @pytest.mark.parametrize(
@@ -64,4 +76,4 @@ def test_a_column_that_the_version_does_not_have_is_null(kit: Kit) -> None:
 def test_a_query_without_exactly_one_row_of_numbers_is_refused(published: Kit, query: str, message: str) -> None:
     loaded = dataset(published, bi={"sql": query})
     with pytest.raises(DatasetError, match=message):
-        consumer_figures(published.spark, loaded, published.layout, 1, D3)
+        figures(published, loaded, [1], D3)

@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.pipeline.views import SparkPreviews, drop_previews, ensure_preview
+from backfill_assets.pipeline.views import SparkPreviews
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, FOLDER, Kit, values
 
 SECOND = "_shadow/u_1/2"
@@ -21,7 +21,11 @@ def named(kit: Kit) -> Iterator[LoadedDataset]:
     """A dataset whose name no other test uses: all share one catalog."""
     loaded = kit.dataset(name="trips_" + kit.root.name[-20:].lower().replace("-", "_"))
     yield loaded
-    drop_previews(kit.spark, [loaded.name])
+    previews_of(kit, loaded).drop([loaded.name])
+
+
+def previews_of(kit: Kit, loaded: LoadedDataset) -> SparkPreviews:
+    return SparkPreviews(lambda _tag: nullcontext(kit.spark), {loaded.name: loaded}, kit.layout)
 
 
 def shown(kit: Kit, name: str) -> list[tuple[object, ...]]:
@@ -32,7 +36,7 @@ def test_a_preview_mixes_published_days_and_those_of_several_attempts(kit: Kit, 
     kit.publish(named, kit.rows(*((day, 1, "a", 1.0, Decimal(1)) for day in (D1, D2, D3))).drop("fee"))
     for day, folder in ((D2, FOLDER), (D3, SECOND)):
         kit.put_shadow(named, kit.rows((day, 1, "a", float(day.day), Decimal(1))), folder)
-    name = ensure_preview(kit.spark, named, kit.layout, "u_1", ([D2, D3], {FOLDER: [D2], SECOND: [D3]}))
+    name = previews_of(kit, named).show(named.name, "u_1", [D2, D3], {FOLDER: [D2], SECOND: [D3]})
     assert name == f"preview.{named.name}"
     assert shown(kit, named.name) == [(D1, 1, 1.0), (D2, 1, float(D2.day)), (D3, 1, float(D3.day))]
     view = kit.spark.table(name)
@@ -44,20 +48,20 @@ def test_a_preview_mixes_published_days_and_those_of_several_attempts(kit: Kit, 
 
 def test_a_day_without_data_is_empty_in_the_preview(kit: Kit, named: LoadedDataset) -> None:
     kit.publish(named, kit.rows((D1, 1, "a", 1.0, Decimal(1))))
-    ensure_preview(kit.spark, named, kit.layout, "u_1", ([D1], {}))
+    previews_of(kit, named).show(named.name, "u_1", [D1], {})
     assert shown(kit, named.name) == []
 
 
 def test_a_preview_works_before_anything_is_published(kit: Kit, named: LoadedDataset) -> None:
     kit.put_shadow(named, kit.rows((D1, 1, "a", 1.0, Decimal(1))))
-    ensure_preview(kit.spark, named, kit.layout, "u_1", ([], {}))
+    previews_of(kit, named).show(named.name, "u_1", [], {})
     assert shown(kit, named.name) == []
-    ensure_preview(kit.spark, named, kit.layout, "u_1", ([D1], {FOLDER: [D1]}))
+    previews_of(kit, named).show(named.name, "u_1", [D1], {FOLDER: [D1]})
     assert shown(kit, named.name) == [(D1, 1, 1.0)]
 
 
 def test_a_preview_knows_its_unit_and_is_dropped(kit: Kit, named: LoadedDataset) -> None:
-    previews = SparkPreviews(lambda _tag: nullcontext(kit.spark), {named.name: named}, kit.layout)
+    previews = previews_of(kit, named)
     assert previews.shown() == {}
     assert previews.show(named.name, "u_1", [], {}) == f"preview.{named.name}"
     previews.show(named.name, "u_2", [], {})

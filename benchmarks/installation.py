@@ -20,9 +20,11 @@ import requests
 
 import backfill_assets
 from backfill_assets.application import Application
+from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.errors import BackfillError
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import CONTRACT_TAG
-from backfill_assets.orchestration.backfills import OVER, Backfill, launch_backfill
+from backfill_assets.orchestration.backfills import OVER, launch_backfill
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
 from benchmarks.processes import comes_true, living_with
@@ -187,7 +189,7 @@ class Installation:
             BenchmarkError: it does not succeed within `seconds`.
         """
         tags = {CONTRACT_TAG: json.dumps(expected)} if expected else {}
-        request = Backfill(dataset, tuple(day.isoformat() for day in days), tags=tags)
+        request = BackfillRequest({dataset: tuple(Layer)}, tuple(days), tags=tags)
         backfill_id = launch_backfill(request, self.webserver)
         with self.instance() as instance:
 

@@ -13,8 +13,9 @@ import dagster as dg
 
 from backfill_assets.cli.output import console, opened_dagster, say
 from backfill_assets.cli.watch import follow
-from backfill_assets.orchestration.backfills import Backfill, DagsterBackfills, Launched, launch_backfill
-from backfill_assets.orchestration.names import keys_of, layers_of
+from backfill_assets.control.conductor import BackfillRequest
+from backfill_assets.orchestration.backfills import DagsterBackfills, Launched, launch_backfill
+from backfill_assets.orchestration.names import layers_of
 from demo.campaign_models import DATASET, UPSTREAM
 from demo.campaign_specification import CAMPAIGN, StoryError
 from demo.campaign_stage import Stage, narrate, show_command
@@ -33,17 +34,12 @@ def build_history(stage: Stage, days: tuple[dt.date, ...]) -> None:
     """
     application = stage.application
     layers = {name: layers_of(application.dataset(name)) for name in (UPSTREAM, DATASET)}
-    backfill = Backfill(
-        UPSTREAM,
-        tuple(keys_of(days)),
-        layers[UPSTREAM],
-        others={DATASET: layers[DATASET]},
-        title="history, as it was",
-        description="net revenue and margin with the tax in them",
+    request = BackfillRequest(
+        layers, days, title="history, as it was", description="net revenue and margin with the tax in them"
     )
     say(f"a native backfill of {len(days)} partitions, from raw to published, of {UPSTREAM} and {DATASET} together")
     with opened_dagster() as instance:
-        launched = Launched(launch_backfill(backfill), dict.fromkeys(layers, days))
+        launched = Launched(launch_backfill(request), dict.fromkeys(layers, days))
         state = follow(application, instance, launched)
     if state.failure:
         raise StoryError(f"{state.failure}; the log of the daemon: {stage.log}")

@@ -14,11 +14,12 @@ from pathlib import Path
 from backfill_assets.application import Application
 from backfill_assets.cli.output import console, opened_dagster, say, table
 from backfill_assets.cli.watch import follow
+from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.layers import Layer
-from backfill_assets.orchestration.backfills import Backfill, Launched, launch_backfill
-from backfill_assets.orchestration.names import days_of, op_name
+from backfill_assets.orchestration.backfills import Launched, launch_backfill
+from backfill_assets.orchestration.names import op_name
 from backfill_assets.spark.server import SparkServer
 from demo.daemon import refuse_second_daemon, running_daemon
 from demo.figures import Figures, published_figures
@@ -94,14 +95,14 @@ def _build_wrong_history(application: Application, last: dt.date) -> None:
     # In a second run the four days are already right, and even a demo may not double them without a promise.
     doubling = _expecting(dict.fromkeys(HALVED, "0% to 100%")) if again else {}
     variables = {"BACKFILL_ASSETS_DATASETS": str(as_it_was), "BACKFILL_ASSETS_CHUNK": "122"}
-    backfill = Backfill(
-        DATASET,
-        _keys(days),
+    request = BackfillRequest(
+        {DATASET: tuple(Layer)},
+        days,
         title="history, as it was",
         description="the model of that time: both deliveries are kept",
         run_config=doubling,
     )
-    _launch_and_follow(application, backfill, variables)
+    _launch_and_follow(application, request, variables)
 
 
 def _show_correction(application: Application) -> None:
@@ -114,14 +115,14 @@ def _show_correction(application: Application) -> None:
 
 
 def _correct(application: Application) -> None:
-    backfill = Backfill(
-        DATASET,
-        _keys(REDELIVERED),
+    request = BackfillRequest(
+        {DATASET: tuple(Layer)},
+        REDELIVERED,
         title="re-delivered files counted once",
         description="four days were doubled by a second delivery of their files",
         run_config=_expecting(HALVED),
     )
-    _launch_and_follow(application, backfill, {})
+    _launch_and_follow(application, request, {})
     unit = application.ledger.releases(DATASET)[0].manifest.unit
     evidence = application.ledger.evidence(unit)
     rows = [
@@ -140,11 +141,11 @@ def _expecting(changes: Mapping[str, str]) -> Mapping[str, object]:
     return {"ops": {op_name(Layer.shadow, DATASET): {"config": {"expected_change": contract}}}}
 
 
-def _launch_and_follow(application: Application, backfill: Backfill, variables: Mapping[str, str]) -> None:
+def _launch_and_follow(application: Application, request: BackfillRequest, variables: Mapping[str, str]) -> None:
     log = application.settings.state / "demo" / "daemon.log"
     with running_daemon(log, variables), opened_dagster() as instance:
-        launched = Launched(launch_backfill(backfill), {DATASET: days_of(backfill.partitions)})
-        say(f"launched native backfill {launched.backfill} of {len(backfill.partitions)} partitions")
+        launched = Launched(launch_backfill(request), {DATASET: request.days})
+        say(f"launched native backfill {launched.backfill} of {len(request.days)} partitions")
         state = follow(application, instance, launched)
     if state.failure:
         raise DemoError(f"{state.failure}; look at it with: make dev (log of the daemon: {log})")
@@ -174,7 +175,3 @@ def _finish(
     say(f"    backfill rollback {release.release} --reason 'only trying'")
     say("look at the partitions, the checks of every day and the release in the Dagster UI:")
     say("    make dev")
-
-
-def _keys(days: tuple[dt.date, ...]) -> tuple[str, ...]:
-    return tuple(day.isoformat() for day in days)

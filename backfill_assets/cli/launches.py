@@ -16,6 +16,7 @@ from backfill_assets.cli.campaigns import resume_campaign
 from backfill_assets.cli.output import Webserver, campaign_of, finish, opened_dagster, opened_shell, say
 from backfill_assets.cli.status import moved_days, say_held
 from backfill_assets.cli.watch import complete_line, ended, follow, outcome, releases_itself
+from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.days import format_days, parse_days
 from backfill_assets.core.errors import ArgumentError, ContractError, InvalidDayError, UnitError
 from backfill_assets.core.layers import Layer
@@ -298,22 +299,13 @@ def _launch(
 ) -> Launched:
     """Launch a backfill and say so."""
     from backfill_assets.orchestration import backfills  # loads Dagster
-    from backfill_assets.orchestration.names import keys_of, layers_of
+    from backfill_assets.orchestration.names import layers_of
 
-    first, *others = plan.datasets
     layers = {
         name: _chosen(application.dataset(name), layers_of(application.dataset(name)), only) for name in plan.datasets
     }
-    backfill = backfills.Backfill(
-        dataset=first,
-        partitions=tuple(keys_of(plan.days)),
-        layers=layers[first],
-        others={name: layers[name] for name in others},
-        title=shortened(about.title, _TITLE),
-        description=about.description,
-        tags=about.tags,
-    )
-    backfill_id = backfills.launch_backfill(backfill, webserver or None)
+    request = BackfillRequest(layers, plan.days, shortened(about.title, _TITLE), about.description, about.tags)
+    backfill_id = backfills.launch_backfill(request, webserver or None)
     where = f" in unit {about.tags[UNIT_TAG]}" if UNIT_TAG in about.tags else ""
     what = f"{', '.join(plan.datasets)} {format_days(plan.days)}"
     say(f"launched backfill {backfill_id}: {what}{where}; the Dagster daemon runs it")

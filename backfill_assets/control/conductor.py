@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Final, Protocol, assert_never
 
@@ -117,13 +117,14 @@ class Gatekeeper(OnWarehouse):
 
 @dataclass(frozen=True)
 class BackfillRequest:
-    """A native backfill to launch: layers by dataset, days, title, description and run tags."""
+    """A native backfill to launch: layers by dataset, days, title, description, run tags and run config."""
 
-    layers: Mapping[str, tuple[Layer, ...]]
+    layers: Mapping[str, Sequence[Layer]]
     days: tuple[dt.date, ...]
-    title: str
-    description: str
-    tags: Mapping[str, str]
+    title: str = ""
+    description: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    run_config: Mapping[str, object] = field(default_factory=dict)
 
 
 class Backfills(Protocol):

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,37 +64,20 @@ class LaunchError(BackfillError):
     """Raised when Dagster does not accept a backfill."""
 
 
-@dataclass(frozen=True)
-class Backfill:
-    """A native backfill to launch: layers of one dataset over some partitions, and optionally layers of others."""
-
-    dataset: str
-    partitions: tuple[str, ...]
-    layers: Sequence[Layer] = tuple(Layer)
-    others: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    title: str = ""
-    description: str = ""
-    tags: Mapping[str, str] = field(default_factory=dict)
-    run_config: Mapping[str, Any] = field(default_factory=dict)
-
-    def params(self) -> dict[str, Any]:
-        """The same as GraphQL's `LaunchBackfillParams`."""
-        return {
-            "assetSelection": [
-                {"path": [name, layer]}
-                for name, layers in {self.dataset: self.layers, **self.others}.items()
-                for layer in layers
-            ],
-            "partitionNames": list(self.partitions),
-            "title": self.title or None,
-            "description": self.description or None,
-            "tags": [{"key": key, "value": value} for key, value in self.tags.items()],
-            "runConfigData": dict(self.run_config),
-            "fromFailure": False,
-        }
+def params_of(request: BackfillRequest) -> dict[str, Any]:
+    """A backfill as GraphQL's `LaunchBackfillParams`."""
+    return {
+        "assetSelection": [{"path": [name, layer]} for name, layers in request.layers.items() for layer in layers],
+        "partitionNames": keys_of(request.days),
+        "title": request.title or None,
+        "description": request.description or None,
+        "tags": [{"key": key, "value": value} for key, value in request.tags.items()],
+        "runConfigData": dict(request.run_config),
+        "fromFailure": False,
+    }
 
 
-def launch_backfill(backfill: Backfill, webserver: str | None = None) -> str:
+def launch_backfill(request: BackfillRequest, webserver: str | None = None) -> str:
     """Launch a backfill and return its Dagster id; the Dagster daemon runs it.
 
     Without a webserver's URL the instance of DAGSTER_HOME and the workspace of the working folder are used.
@@ -102,12 +85,12 @@ def launch_backfill(backfill: Backfill, webserver: str | None = None) -> str:
     Raises:
         LaunchError: Dagster refused it or did not answer; the message is Dagster's.
     """
-    answer = graphql(_LAUNCH, {"params": backfill.params()}, webserver)["launchPartitionBackfill"]
+    answer = graphql(_LAUNCH, {"params": params_of(request)}, webserver)["launchPartitionBackfill"]
     if answer["__typename"] != "LaunchBackfillSuccess":
         reason = (
             answer.get("message") or "; ".join(e["message"] for e in answer.get("errors", ())) or answer["__typename"]
         )
-        raise LaunchError(f"Dagster did not accept the backfill of {backfill.dataset}: {reason}")
+        raise LaunchError(f"Dagster did not accept the backfill of {next(iter(request.layers))}: {reason}")
     return str(answer["backfillId"])
 
 
@@ -219,17 +202,7 @@ class DagsterBackfills(Backfills):
         Raises:
             LaunchError: Dagster refused it or did not answer.
         """
-        first, *others = request.layers
-        backfill = Backfill(
-            dataset=first,
-            partitions=tuple(keys_of(request.days)),
-            layers=request.layers[first],
-            others={name: request.layers[name] for name in others},
-            title=request.title,
-            description=request.description,
-            tags=request.tags,
-        )
-        return launch_backfill(backfill, self.webserver or None)
+        return launch_backfill(request, self.webserver or None)
 
     def active(self, campaign: str) -> tuple[str, ...]:
         """Ids of the campaign's backfills that are not over."""

@@ -24,12 +24,13 @@ from typer.testing import CliRunner
 
 from backfill_assets.application import Application
 from backfill_assets.cli.app import app
+from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import Unit
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.doctor.findings import Finding
-from backfill_assets.orchestration.backfills import OVER, Backfill, ended_as, launch_backfill
+from backfill_assets.orchestration.backfills import OVER, ended_as, launch_backfill
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
@@ -169,8 +170,8 @@ class Lab:
     ) -> str:
         """Launch a native backfill through the webserver; returns its id."""
         config = {"ops": {f"shadow__{dataset}": {"config": {"expected_change": contract}}}} if contract else {}
-        keys = tuple(day.isoformat() for day in days)
-        return launch_backfill(Backfill(dataset, keys, layers, tags=tags or {}, run_config=config), self.url)
+        request = BackfillRequest({dataset: layers}, tuple(days), tags=tags or {}, run_config=config)
+        return launch_backfill(request, self.url)
 
     def launch_live(self, dataset: str, day: dt.date) -> str:
         """Launch the live job of a day through the webserver; returns the run's id."""

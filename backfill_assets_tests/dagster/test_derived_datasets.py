@@ -8,14 +8,16 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.days import day_range
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import UnitState
-from backfill_assets.orchestration.backfills import Backfill, launch_backfill
+from backfill_assets.orchestration.backfills import launch_backfill
 from backfill_assets_tests.dagster.lab import Lab, amounts
 
 JANUARY = day_range(dt.date(2024, 1, 1), dt.date(2024, 1, 3))
 FEBRUARY = day_range(dt.date(2024, 2, 1), dt.date(2024, 2, 3))
-DERIVED = ("shadow", "published")
+DERIVED = (Layer.shadow, Layer.published)
 
 
 def _deliver(lab: Lab, days: Sequence[dt.date], amount: int, number: int = 1) -> None:
@@ -24,13 +26,12 @@ def _deliver(lab: Lab, days: Sequence[dt.date], amount: int, number: int = 1) ->
 
 
 def _launch_both(lab: Lab, days: Sequence[dt.date], tag: str = "") -> str:
-    backfill = Backfill(
-        "trips",
-        tuple(str(day) for day in days),
-        others={"trip_totals": DERIVED},
+    request = BackfillRequest(
+        {"trips": tuple(Layer), "trip_totals": DERIVED},
+        tuple(days),
         tags={"backfill_assets/expected_change": tag} if tag else {},
     )
-    return launch_backfill(backfill, lab.url)
+    return launch_backfill(request, lab.url)
 
 
 def _up_to_date(lab: Lab, days: Sequence[dt.date]) -> dict[dt.date, bool]:
@@ -92,12 +93,7 @@ def test_an_upstream_released_alone_leaves_its_downstream_behind_until_it_is_ref
 
     contract = json.dumps({"trip_totals": {"amount": "+200%"}})
     again = launch_backfill(
-        Backfill(
-            "trip_totals",
-            tuple(str(day) for day in changed),
-            layers=DERIVED,
-            tags={"backfill_assets/expected_change": contract},
-        ),
+        BackfillRequest({"trip_totals": DERIVED}, tuple(changed), tags={"backfill_assets/expected_change": contract}),
         lab.url,
     )
     assert lab.finished(again) == "COMPLETED_SUCCESS", lab.failures(again)

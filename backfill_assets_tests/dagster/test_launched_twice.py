@@ -29,9 +29,12 @@ MODULE = ("-m", "backfill_assets_tests.dagster.held_definitions")
 # The request of Dagster's own page, sent by a separate process: the webserver's URL, the dataset, the title, the days.
 CLIENT = """
 import sys
-from backfill_assets.orchestration.backfills import Backfill, launch_backfill
+from backfill_assets.control.conductor import BackfillRequest
+from backfill_assets.core.layers import Layer
+from backfill_assets.orchestration.backfills import launch_backfill
+from backfill_assets.orchestration.names import days_of
 url, dataset, title, *days = sys.argv[1:]
-print(launch_backfill(Backfill(dataset, tuple(days), title=title), url))
+print(launch_backfill(BackfillRequest({dataset: tuple(Layer)}, days_of(days), title), url))
 """
 LISTED = """
 query { partitionBackfillsOrError { ... on PartitionBackfills { results { id title status } } } }

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from backfill_assets.orchestration.backfills import Backfill, LaunchError, graphql, launch_backfill
+from backfill_assets.control.conductor import BackfillRequest
+from backfill_assets.core.layers import Layer
+from backfill_assets.orchestration.backfills import LaunchError, graphql, launch_backfill
 from backfill_assets.storage.layout import Layout
 from backfill_assets.system import SystemClock
 from benchmarks.installation import LAUNCH_RUN, ROOT, Installation, job_params
@@ -101,7 +103,7 @@ class Site:
 
     def launch_backfill(self, days: Sequence[dt.date]) -> str:
         """Launch a native backfill of all layers; returns its id."""
-        request = Backfill(DATASET, tuple(day.isoformat() for day in days))
+        request = BackfillRequest({DATASET: tuple(Layer)}, tuple(days))
         return launch_backfill(request, self.installation.webserver)
 
     def command(self, *words: str) -> Said:

@@ -21,12 +21,13 @@ from backfill_assets.campaign.state import CAMPAIGN_TAG, Action, CampaignState, 
 from backfill_assets.cli import output
 from backfill_assets.cli.app import app
 from backfill_assets.cli.campaign_status import next_step
+from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.errors import BackfillError, CampaignError, ContractError, EvidenceError, UnitError
 from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.unit import UNIT_TAG, Unit, UnitState
 from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.orchestration import backfills
-from backfill_assets.orchestration.backfills import Backfill, Services, services_of
+from backfill_assets.orchestration.backfills import Services, services_of
 from backfill_assets.orchestration.checks import how_to_go_on
 from backfill_assets.orchestration.jobs import operation_jobs
 from backfill_assets.orchestration.launches import DeclaredChange, unit_of, updated
@@ -53,11 +54,11 @@ def house(house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hous
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[Backfill]:
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[BackfillRequest]:
     """What Dagster was asked to launch."""
-    found: list[Backfill] = []
+    found: list[BackfillRequest] = []
 
-    def launch(backfill: Backfill, webserver: str | None = None) -> str:
+    def launch(backfill: BackfillRequest, webserver: str | None = None) -> str:
         assert webserver is None
         found.append(backfill)
         return f"b_{len(found)}"
@@ -82,7 +83,7 @@ def validated(house: House) -> Unit:
 
 
 @pytest.mark.parametrize("by", ["campaign", "unit"])
-def test_no_resume_changes_what_a_campaign_expects(house: House, taken: list[Backfill], by: str) -> None:
+def test_no_resume_changes_what_a_campaign_expects(house: House, taken: list[BackfillRequest], by: str) -> None:
     _, unit = house.world.launched(TARGETS)
     with pytest.raises(ContractError, match=rf"campaign {NAME} is in its specification \(validation\)"):
         run("resume", NAME if by == "campaign" else unit.id, "--expected-change", '{"sales": {"amount": "any"}}')
@@ -90,7 +91,7 @@ def test_no_resume_changes_what_a_campaign_expects(house: House, taken: list[Bac
     assert house.world.ledger.unit(unit.id).contract == unit.contract
 
 
-def test_a_campaigns_unit_is_resumed_as_the_campaign(house: House, taken: list[Backfill]) -> None:
+def test_a_campaigns_unit_is_resumed_as_the_campaign(house: House, taken: list[BackfillRequest]) -> None:
     _, unit = house.world.launched(TARGETS)
     said = run("resume", unit.id, "--explain")
     assert f"{NAME} is running" in said
@@ -98,7 +99,7 @@ def test_a_campaigns_unit_is_resumed_as_the_campaign(house: House, taken: list[B
     assert taken == []
 
 
-def test_explaining_a_units_resume_launches_nothing(house: House, taken: list[Backfill]) -> None:
+def test_explaining_a_units_resume_launches_nothing(house: House, taken: list[BackfillRequest]) -> None:
     unit = house.world.open_unit(TARGETS)
     house.world.build(unit, "sales", {d: [1] for d in DAYS})
     said = run("resume", unit.id, "--explain")
@@ -135,7 +136,7 @@ def test_a_discarded_campaign_knows_who_gave_it_up_and_why(house: House, by: str
     assert (entry.action, entry.reason) == (Action.discarded, "finance cancelled it")
 
 
-def test_days_that_moved_since_the_plan_are_named_at_the_launch(house: House, taken: list[Backfill]) -> None:
+def test_days_that_moved_since_the_plan_are_named_at_the_launch(house: House, taken: list[BackfillRequest]) -> None:
     names = [NAME, "totals-too"]
     for name in names:
         house.world.planned(TARGETS, backfill_id=name)

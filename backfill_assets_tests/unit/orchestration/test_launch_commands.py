@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
+from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.errors import (
     ArgumentError,
     BackfillError,
@@ -22,7 +23,6 @@ from backfill_assets.core.errors import (
 )
 from backfill_assets.core.unit import CONTRACT_TAG, REASON_TAG, UNIT_TAG, UnitState
 from backfill_assets.orchestration import backfills
-from backfill_assets.orchestration.backfills import Backfill
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import House
@@ -34,16 +34,16 @@ class Dagster:
     """Takes the place of Dagster's launch of backfills, and keeps what it was given."""
 
     def __init__(self) -> None:
-        self.taken: list[Backfill] = []
+        self.taken: list[BackfillRequest] = []
 
-    def launch(self, backfill: Backfill, webserver: str | None = None) -> str:
+    def launch(self, backfill: BackfillRequest, webserver: str | None = None) -> str:
         assert webserver is None
         self.taken.append(backfill)
         return f"b_{len(self.taken)}"
 
     def asked(self) -> list[tuple[list[str], list[str]]]:
         """The assets and the partitions of each backfill."""
-        params = [backfill.params() for backfill in self.taken]
+        params = [backfills.params_of(backfill) for backfill in self.taken]
         return [(["/".join(key["path"]) for key in p["assetSelection"]], p["partitionNames"]) for p in params]
 
 
@@ -277,7 +277,7 @@ def test_datasets_of_two_release_groups_are_one_backfill_with_one_expected_chang
     house.settle("tills")
     _run("run", "sales", "tills", RANGE, "--expect", "tills.amount=any")
     (taken,) = dagster.taken
-    assert {key["path"][0] for key in taken.params()["assetSelection"]} == {"sales", "tills"}
+    assert {key["path"][0] for key in backfills.params_of(taken)["assetSelection"]} == {"sales", "tills"}
     assert json.loads(taken.tags[CONTRACT_TAG]) == {"tills": {"amount": "any"}}
 
 

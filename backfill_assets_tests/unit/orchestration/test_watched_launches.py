@@ -15,9 +15,10 @@ from typer.testing import CliRunner, Result
 
 from backfill_assets.cli import launches
 from backfill_assets.cli.app import app
+from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.unit import OPENED_BY, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.orchestration import backfills
-from backfill_assets.orchestration.backfills import Backfill, LaunchError
+from backfill_assets.orchestration.backfills import LaunchError
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
@@ -41,7 +42,7 @@ class Daemon:
         self.runs = True
         self.now = 0.0
 
-    def launch(self, backfill: Backfill, webserver: str | None = None) -> str:
+    def launch(self, backfill: BackfillRequest, webserver: str | None = None) -> str:
         del backfill, webserver
         self.stored += 1
         name, status = f"b_{self.stored}", self.statuses.pop(0)

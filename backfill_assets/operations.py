@@ -20,7 +20,6 @@ from backfill_assets.campaign.load import uncompared
 from backfill_assets.campaign.plan import SHOWN_DIGITS, Plan, explain
 from backfill_assets.campaign.state import Campaign
 from backfill_assets.control.commands import Control
-from backfill_assets.control.planner import FrozenPlans
 from backfill_assets.core.days import checked_range, format_days, parse_days
 from backfill_assets.core.errors import ArgumentError, RollbackError
 from backfill_assets.core.text import number_of
@@ -84,9 +83,8 @@ PARAMETERS: Final[Mapping[str, str]] = {
 
 def plan(shell: Shell, file: Path) -> Result:
     """Freeze the plan of a specification: batches, canaries, estimate, warnings; nothing is built yet."""
-    application, settings = shell.application, shell.application.settings
-    frozen_plans = FrozenPlans(application.planner, settings.computes, settings.state)
-    campaign, frozen = frozen_plans.freeze(file)
+    settings = shell.application.settings
+    campaign, frozen = shell.application.planner.freeze(file, settings.computes, settings.state)
     made = campaign.plan
     said = (
         explain(made),

@@ -108,6 +108,41 @@ class Planner(OnWarehouse):
             warnings=warnings_of(survey),
         )
 
+    def freeze(self, file: Path, computes: Collection[str], state: Path) -> tuple[Campaign, Path]:
+        """Plan the specification in a file and freeze the plan; returns the campaign and the file of its plan.
+
+        `computes` are the names of the endpoints that this process knows, `state` is the folder for plans.
+
+        Raises:
+            SpecificationError: names every problem of the specification with its line.
+            CampaignError: the campaign was launched before.
+            ClaimedDaysError: another open unit has claimed some of the days.
+            SourceError: the file of a reference is missing.
+        """
+        specification = self._checked(file, computes)
+        plan, now = self.plan(specification), self.clock.now()
+        campaign = Campaign(
+            specification=specification,
+            plan=plan,
+            knobs=Knobs(specification.execution.max_concurrency, specification.execution.partitions_per_batch),
+            created_at=now,
+            # Absolute: processes that read it later, such as the daemon, run in another folder.
+            file=str(file.absolute()),
+        )
+        detail = {"plan": plan.fingerprint, "specification": specification.hash}
+        entry = JournalEntry(campaign.id, now, self.identity.name(), Action.planned, "", detail)
+        return self.ledger.add_campaign(campaign, entry), write_plan(state, plan)
+
+    def _checked(self, file: Path, computes: Collection[str]) -> Specification:
+        loaded = load_specification(file)
+        if isinstance(loaded, LoadedSpecification):
+            problems = misfits(loaded, self.catalog, now=self.clock.now(), computes=computes)
+            if not problems:
+                return loaded.specification
+        else:
+            problems = loaded
+        raise SpecificationError("\n".join(str(problem) for problem in problems))
+
     def inputs(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         """The current inputs of each day as plans record them: deliveries, references and published upstreams.
 
@@ -213,48 +248,3 @@ def write_plan(state: Path, plan: Plan) -> Path:
     file = state / "campaigns" / plan.campaign / f"plan-{plan.fingerprint[:SHOWN_DIGITS]}.json"
     write_atomically(file, to_json(plan) + "\n")
     return file
-
-
-@dataclass(frozen=True)
-class FrozenPlans:
-    """Plans campaigns and freezes their plans.
-
-    `computes` are the names of the endpoints that this process knows, `state` is the folder for plans.
-    """
-
-    planner: Planner
-    computes: Collection[str]
-    state: Path
-
-    def freeze(self, file: Path) -> tuple[Campaign, Path]:
-        """Plan the specification in a file and freeze the plan; returns the campaign and the file of its plan.
-
-        Raises:
-            SpecificationError: names every problem of the specification with its line.
-            CampaignError: the campaign was launched before.
-            ClaimedDaysError: another open unit has claimed some of the days.
-            SourceError: the file of a reference is missing.
-        """
-        planner, specification = self.planner, self._checked(file)
-        plan, now = planner.plan(specification), planner.clock.now()
-        campaign = Campaign(
-            specification=specification,
-            plan=plan,
-            knobs=Knobs(specification.execution.max_concurrency, specification.execution.partitions_per_batch),
-            created_at=now,
-            # Absolute: processes that read it later, such as the daemon, run in another folder.
-            file=str(file.absolute()),
-        )
-        detail = {"plan": plan.fingerprint, "specification": specification.hash}
-        entry = JournalEntry(campaign.id, now, planner.identity.name(), Action.planned, "", detail)
-        return planner.ledger.add_campaign(campaign, entry), write_plan(self.state, plan)
-
-    def _checked(self, file: Path) -> Specification:
-        loaded, planner = load_specification(file), self.planner
-        if isinstance(loaded, LoadedSpecification):
-            problems = misfits(loaded, planner.catalog, now=planner.clock.now(), computes=self.computes)
-            if not problems:
-                return loaded.specification
-        else:
-            problems = loaded
-        raise SpecificationError("\n".join(str(problem) for problem in problems))

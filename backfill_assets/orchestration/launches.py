@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import dagster as dg
@@ -174,7 +174,6 @@ class LaunchTarget:
     days: tuple[dt.date, ...]
     shadow: bool
     published: bool
-    tags: Mapping[str, str] = field(default_factory=dict)
     made_at: dt.datetime | None = None
 
 
@@ -193,17 +192,12 @@ def targets_of(context: Context, datasets: Collection[str]) -> Mapping[str, Laun
         keys = {name: tuple(_keys(data, asset_key(layer, name)) for layer in _LAST) for name in datasets}
         made_at = dt.datetime.fromtimestamp(backfill.backfill_timestamp, dt.UTC)
         return {
-            name: LaunchTarget(
-                backfill_id, days_of(shadow | published), bool(shadow), bool(published), run.tags, made_at
-            )
+            name: LaunchTarget(backfill_id, days_of(shadow | published), bool(shadow), bool(published), made_at)
             for name, (shadow, published) in keys.items()
         }
     selection, days = _selection(context), days_of(context.partition_keys)
     chosen = {name: tuple(asset_key(layer, name) in selection for layer in _LAST) for name in datasets}
-    return {
-        name: LaunchTarget(run.run_id, days, shadow, published, run.tags)
-        for name, (shadow, published) in chosen.items()
-    }
+    return {name: LaunchTarget(run.run_id, days, shadow, published) for name, (shadow, published) in chosen.items()}
 
 
 def is_live(context: Context) -> bool:
@@ -228,7 +222,7 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
     everything = targets_of(context, [name for group in groups for name in group])
     targets = _shadows(next(names for names in groups if dataset.name in names), everything)
     members = [application.dataset(name) for name in targets]
-    target = targets[dataset.name]
+    target, tags = targets[dataset.name], context.run.tags
     launched = [application.dataset(name) for group in groups for name in _shadows(group, everything)]
     declared = contract_of(context, members, launched)
     passes = all(member.late_data is LateData.publish for member in members)
@@ -236,13 +230,13 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
     launch = Launch(
         targets={name: frozenset(found.days) for name, found in targets.items()},
         opened_by=_opened_by(groups, everything, dataset.name),
-        named_unit=target.tags.get(UNIT_TAG),
+        named_unit=tags.get(UNIT_TAG),
         live=is_live(context),
         late_data=LateData.publish if passes else LateData.hold,
         since=target.made_at or _run_made_at(context),
     )
     unit = _assigned(context, application, launch, _proposal(application, launch, declared, released=released))
-    _refuse_by_hand(unit, target)
+    _refuse_by_hand(unit, tags)
     return updated(application, unit, declared, released=released)
 
 
@@ -333,9 +327,9 @@ def updated(application: Application, unit: Unit, declared: DeclaredChange | Non
     return unit
 
 
-def _refuse_by_hand(unit: Unit, target: LaunchTarget) -> None:
+def _refuse_by_hand(unit: Unit, tags: Mapping[str, str]) -> None:
     """Keep a launch from outside a campaign from building its days: no gate and no budget would limit it."""
-    if unit.campaign and unit.state is UnitState.open and target.tags.get(CAMPAIGN_TAG) != unit.campaign:
+    if unit.campaign and unit.state is UnitState.open and tags.get(CAMPAIGN_TAG) != unit.campaign:
         raise UnitError(
             f"unit {unit.id} ({shown_days(unit.days)}) belongs to campaign {unit.campaign}, but this launch does not: "
             "it would bypass the campaign's gate, budget and pauses. Build only what is missing, failed or stale, "

@@ -48,8 +48,6 @@ ExpectedChange = Annotated[
 
 @dataclass(frozen=True)
 class _About:
-    """Title, description and tags of a launch in Dagster."""
-
     title: str
     description: str
     tags: Mapping[str, str]
@@ -297,7 +295,6 @@ def _finish(application: Application, unit: Unit, reason: str) -> None:
 def _launch(
     application: Application, plan: Relaunch, about: _About, webserver: str, only: Layer | None = None
 ) -> Launched:
-    """Launch a backfill and say so."""
     from backfill_assets.orchestration import backfills  # loads Dagster
     from backfill_assets.orchestration.names import layers_of
 

@@ -13,9 +13,9 @@ from functools import cached_property
 from backfill_assets.campaign.plan import Price
 from backfill_assets.campaign.state import Campaign, JournalEntry
 from backfill_assets.campaign.validation import Certification
-from backfill_assets.control.approve import approved, current_evidence
+from backfill_assets.control.approve import approved, certificates_of, current_evidence
 from backfill_assets.core.canonical import plain
-from backfill_assets.core.certificate import Certificate, standing_certificates
+from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.errors import CampaignError, UnitError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
 from backfill_assets.core.measured import Seam
@@ -157,7 +157,6 @@ class _Reviewing:
     unit: Unit
 
     def review(self) -> Review:
-        """The complete review."""
         unit, ledger, now = self.unit, self.reviews.ledger, self.reviews.clock.now()
         campaign, attempts, made = self.campaign, ledger.attempts(unit.id), made_releases(self.records)
         rows, golden = row_totals(self.evidence), agreements(self.evidence)
@@ -234,7 +233,6 @@ class _Reviewing:
 
     @cached_property
     def days(self) -> tuple[ReviewedDay, ...]:
-        """Every day of the unit."""
         blockers = self.survey.blockers if self.survey is not None and self.unit.state is UnitState.open else ()
         ended = self.unit.state in {UnitState.published, UnitState.rolled_back}
         changed = {key: state for one in self.shown.values() for key, state in one.became().items()} if ended else {}
@@ -243,7 +241,6 @@ class _Reviewing:
 
     @cached_property
     def series(self) -> tuple[Series, ...]:
-        """Every metric of every dataset."""
         return tuple(one for name in sorted(self.shown) for one in self._series(name))
 
     def _series(self, name: str) -> tuple[Series, ...]:
@@ -268,12 +265,11 @@ class _Reviewing:
     @cached_property
     def proofs(self) -> tuple[Proof, ...]:
         """The certificate of this evidence for each dataset."""
-        found = standing_certificates(self.reviews.ledger.certificates(unit=self.unit.id), self.evidence)
+        found = certificates_of(self.reviews.ledger, self.unit.id, self.evidence)
         return tuple(Proof(one, one.hash, one.passed) for one in found.values())
 
     @cached_property
     def concerns(self) -> tuple[Concern, ...]:
-        """Everything that speaks against the unit."""
         datasets = self.reviews.definitions
         checks = {name: checks_of(datasets[name]) for name in self.unit.targets if name in datasets}
         judged = judged_seams(self.evidence)
@@ -299,7 +295,6 @@ class _Reviewing:
 
     @cached_property
     def campaign(self) -> Campaign | None:
-        """The unit's campaign."""
         return self.reviews.ledger.campaign_of(self.unit.id)
 
     @property

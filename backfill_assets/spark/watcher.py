@@ -74,7 +74,6 @@ def _ours(folder: EngineFolder) -> Registration | None:
 
 
 def _sockets(registration: Registration) -> frozenset[str]:
-    """The states of the sockets on the server's port."""
     try:
         connections = psutil.Process(registration.server.pid).net_connections(kind="tcp")
     except psutil.NoSuchProcess:

@@ -20,7 +20,7 @@ from backfill_assets.control.sign_off import SignOff
 from backfill_assets.core.unit import Unit
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.load import load_folder
-from backfill_assets.dataset.loaded import Catalog, LoadedDataset
+from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.releases_table import ReleasesTable
 from backfill_assets.delta.stored_tables import StoredTables
 from backfill_assets.delta.table import PublishedTable
@@ -83,9 +83,9 @@ class Application:
         catalog: the datasets that could be loaded, and the problems of those that could not.
     """
 
-    def __init__(self, settings: Settings, catalog: Catalog | None = None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.catalog = catalog or load_folder(settings.datasets)
+        self.catalog = load_folder(settings.datasets)
         self.clock = ledger_clock(settings.ledger_url, SystemClock())
         self.ids = TimedIds(self.clock)
         self.identity = identity_of(settings)

@@ -49,8 +49,8 @@ class Control(OnWarehouse):
         # If two launch at the same time, only the first may announce the campaign.
         with self.ledger.lock(f"launch:{campaign_id}", LOCK_WAIT):
             campaign = self.ledger.campaign(campaign_id)
-            require_phase(campaign, {Phase.planned}, "launch", self._last(campaign_id))
-            if moved := self._drift(campaign):
+            require_phase(campaign, {Phase.planned}, "launch", last_step(self.ledger, campaign_id))
+            if moved := drift_of(campaign, self.catalog.code):
                 raise CampaignError(
                     f"campaign {campaign_id}: {moved.partition(';')[0]}; plan it again: {_planning(campaign)}"
                 )
@@ -164,7 +164,7 @@ class Control(OnWarehouse):
 
     def _found(self, campaign_id: str, allowed: Collection[Phase], action: str) -> Campaign:
         """The campaign, if its phase and its unit allow the action."""
-        campaign, last = self.ledger.campaign(campaign_id), self._last(campaign_id)
+        campaign, last = self.ledger.campaign(campaign_id), last_step(self.ledger, campaign_id)
         require_phase(campaign, allowed, action, last)
         unit = self.ledger.unit(campaign.unit) if campaign.unit else None
         if unit is not None and unit.state is not UnitState.open:
@@ -225,7 +225,7 @@ class Control(OnWarehouse):
 
     def _replanned(self, campaign: Campaign) -> Campaign:
         """The campaign with a new plan and contract from its current code and specification, if these have changed."""
-        if not self._drift(campaign):
+        if not drift_of(campaign, self.catalog.code):
             return campaign
         specification = self._specification(campaign)
         # Keep the canaries: those that have passed need no others.
@@ -250,12 +250,6 @@ class Control(OnWarehouse):
 
     def _say(self, campaign: Campaign, notice: Notice) -> None:
         self.notify(campaign, notice, f"{campaign.id} {notice.value} by {self.identity.name()}: {_about(campaign)}")
-
-    def _drift(self, campaign: Campaign) -> str:
-        return drift_of(campaign, self.catalog.code)
-
-    def _last(self, campaign_id: str) -> JournalEntry | None:
-        return last_step(self.ledger, campaign_id)
 
     def _entry(self, campaign: Campaign, action: Action, reason: str = "", **detail: object) -> JournalEntry:
         return JournalEntry(campaign.id, self.clock.now(), self.identity.name(), action, reason, detail)

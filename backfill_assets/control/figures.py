@@ -10,7 +10,6 @@ from typing import Final
 from backfill_assets.campaign.plan import Days, Estimate, PlannedDataset, counted
 from backfill_assets.campaign.specification import Specification
 from backfill_assets.core.layers import Layer
-from backfill_assets.core.release import DataFile
 from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Hold
 from backfill_assets.dataset.definition import Dataset
@@ -28,14 +27,6 @@ class Amount:
 
     rows: int
     bytes: int
-
-    def plus(self, other: Amount) -> Amount:
-        """The sum of both."""
-        return Amount(self.rows + other.rows, self.bytes + other.bytes)
-
-    def of_one(self, days: int) -> Amount:
-        """The share of one of these days."""
-        return Amount(self.rows // days, self.bytes // days)
 
 
 NOTHING: Final = Amount(0, 0)
@@ -92,14 +83,14 @@ class FigureReader(OnWarehouse):
 
     def _published(self, name: str, days: Collection[dt.date]) -> Amounts:
         active = self.tables[name].active(days) if days else {}
-        return {day: _of_files(files) for day, files in active.items() if files}
+        return {day: _sum(Amount(f.rows or 0, f.size) for f in files) for day, files in active.items() if files}
 
     def _delivered(self, loaded: LoadedDataset, window: Days, *, landing: bool) -> Amounts:
         if not window:
             return {}
         found: dict[dt.date, Amount] = {}
         for delivery in in_force(loaded.dataset, KnownDeliveries(self.warehouse).of(loaded.name, window)):
-            found[delivery.day] = found.get(delivery.day, NOTHING).plus(Amount(delivery.rows, delivery.size))
+            found[delivery.day] = _sum((found.get(delivery.day, NOTHING), Amount(delivery.rows, delivery.size)))
         if landing and loaded.dataset.lands_files:
             known = _sum(found.values())
             share = known.rows / known.bytes if known.bytes else 0
@@ -111,19 +102,13 @@ class FigureReader(OnWarehouse):
 def _due(dataset: Dataset, day: dt.date, delivered: Amounts) -> Amount:
     """What was delivered for a day; of a month's files, its share."""
     due = dataset.due(day)
-    found = delivered.get(due, NOTHING)
-    return found.of_one(due.day) if dataset.is_monthly else found
-
-
-def _of_files(files: Iterable[DataFile]) -> Amount:
-    return _sum(Amount(file.rows or 0, file.size) for file in files)
+    found, days = delivered.get(due, NOTHING), due.day if dataset.is_monthly else 1
+    return Amount(found.rows // days, found.bytes // days)
 
 
 def _sum(amounts: Iterable[Amount]) -> Amount:
-    total = NOTHING
-    for amount in amounts:
-        total = total.plus(amount)
-    return total
+    found = tuple(amounts)
+    return Amount(sum(amount.rows for amount in found), sum(amount.bytes for amount in found))
 
 
 @dataclass(frozen=True)

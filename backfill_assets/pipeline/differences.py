@@ -67,7 +67,7 @@ def largest_of(rows: DataFrame, pair: Pair) -> Mapping[dt.date, tuple[RowChange,
     found: dict[dt.date, list[RowChange]] = {}
     for row in reduce(DataFrame.unionAll, map(moved, pair.measures)).orderBy(*order).collect():
         key = {name: plain_value(row[name]) for name in match if name != day}
-        change = RowChange(row[_SUBJECT], row[day], key, _number(row[_OLD]), _number(row[_NEW]))
+        change = RowChange(row[_SUBJECT], row[day], key, figure(row[_OLD]), figure(row[_NEW]))
         found.setdefault(change.day, []).append(change)
     return {day: tuple(changes) for day, changes in found.items()}
 
@@ -91,10 +91,6 @@ def _tags(pair: Pair, bands: Bands, wanted: Broken) -> list[Column]:
 def _sample(match: tuple[str, ...], row: Mapping[str, Any]) -> Mapping[str, object]:
     shown = {"column": row[_SUBJECT], "old": plain_value(row[_OLD]), "new": plain_value(row[_NEW])}
     return {name: plain_value(row[name]) for name in match} | shown
-
-
-def _number(text: str | None) -> Decimal | None:
-    return None if text is None else Decimal(text)
 
 
 _FILE: Final = "_source_file"

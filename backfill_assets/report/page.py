@@ -68,7 +68,7 @@ def render_index(metrics: Metrics, reports: Mapping[str, str]) -> str:
 
 
 def _page(template: str, charts: Mapping[str, Spec], values: Mapping[str, Any]) -> str:
-    scripts = (_bundle(), _own_script()) if charts else ()
+    scripts = (_bundle(), (_TEMPLATES / "charts.js").read_text(encoding="utf-8")) if charts else ()
     # With their hashes in the page's policy no other script can run, even if one was injected.
     hashes = [f"'sha256-{_digest(script)}'" for script in scripts]
     # Vega compiles its expressions. A page without scripts allows none, and `'none'` must stand alone.
@@ -95,10 +95,6 @@ def _bundle() -> str:
     made = vl_convert.javascript_bundle(vl_version=version)  # type: ignore[call-arg]  # its stub has no default
     # A page has no other line ends, and the hash must match the text of the page.
     return made.replace("\r", "").replace("</script", "<\\/script")
-
-
-def _own_script() -> str:
-    return (_TEMPLATES / "charts.js").read_text(encoding="utf-8")
 
 
 def _digest(script: str) -> str:

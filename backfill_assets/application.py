@@ -176,7 +176,7 @@ class Application:
     @cached_property
     def notifier(self) -> Notifier:
         """Sends the notices that campaigns ask for."""
-        return Notifier(self.warehouse, Webhook(os.environ))
+        return Notifier(self.warehouse, Webhook(os.environ).send)
 
     @cached_property
     def data_releases(self) -> DataReleases:

@@ -35,15 +35,6 @@ from backfill_assets.evidence.readiness import MOVED, Blocker, DayBlocker
 from backfill_assets.release.publish import Publisher
 from backfill_assets.warehouse import OnWarehouse
 
-
-class LiveRuns(Protocol):
-    """The live runs, which a backfill may have to wait for."""
-
-    def active(self) -> tuple[str, ...]:
-        """Ids of the live runs that are running or queued."""
-        ...
-
-
 REFUSED: Final = "refused"
 """Key in the detail of a `waits` entry: the batch for which the gate would have stopped the campaign."""
 _BEGINNINGS = frozenset({Action.launched, Action.resumed})
@@ -60,9 +51,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Gatekeeper(OnWarehouse):
-    """Asks the gate with the current state; knobs, phase and budget are read again each time."""
+    """Asks the gate with the current state; knobs, phase and budget are read again each time.
 
-    live: LiveRuns
+    `live_runs` gives the ids of the live runs that are running or queued, which a backfill may have to wait for.
+    """
+
+    live_runs: Callable[[], tuple[str, ...]]
 
     def ask(self, campaign_id: str, batch: Batch | None = None) -> Decision:
         """Whether the campaign may start a batch (or any, if none is named) now.
@@ -102,7 +96,7 @@ class Gatekeeper(OnWarehouse):
         return Traffic(
             now=now,
             last_batch=max([campaign.created_at, *begun, *(a.started_at for a in attempts)]),
-            live_runs=self.live.active(),
+            live_runs=self.live_runs(),
             in_flight=sum(a.state is AttemptState.running and a.lease_until > now for a in attempts),
             bytes_today=sum(a.bytes_read for a in attempts if a.started_at >= midnight),
             next_bytes=self._bytes(batch) if batch else 0,

@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from backfill_assets.campaign.specification import Notice
 from backfill_assets.campaign.state import RELEASES, Action, Campaign, JournalEntry
@@ -19,28 +19,18 @@ from backfill_assets.release.finish import is_rollback, taken_back
 from backfill_assets.release.readers import DataReleases
 from backfill_assets.warehouse import OnWarehouse
 
-
-class Notices(Protocol):
-    """Short messages to people."""
-
-    def send(self, webhook: str, text: str) -> None:
-        """Send a text to the webhook whose URL the environment variable `webhook` holds.
-
-        Raises:
-            NoticeError: it could not be delivered; gives the reason, but never the URL, which is a secret.
-        """
-        ...
-
-
 _LOG: Final = logging.getLogger(__name__)
 _LONGEST: Final = 1000
 
 
 @dataclass(frozen=True)
 class Notifier(OnWarehouse):
-    """Sends the notices in `notify.on` to the specification's webhook."""
+    """Sends the notices in `notify.on` to the specification's webhook.
 
-    notices: Notices
+    `send` sends a text to the webhook whose URL an environment variable holds, or raises `NoticeError`; see `Webhook.send`.
+    """
+
+    send: Callable[[str, str], object]
 
     def notify(self, campaign: Campaign, notice: Notice, text: str) -> None:
         """Send a notice if the specification asks for it; at most 1,000 characters, and for `stopped` one line.
@@ -51,7 +41,7 @@ class Notifier(OnWarehouse):
         if notify is None or not notify.wants(notice):
             return
         try:
-            self.notices.send(notify.variable, _short(notice, text))
+            self.send(notify.variable, _short(notice, text))
         except NoticeError as error:
             self._note(campaign, notice, str(error))
 
@@ -122,14 +112,11 @@ class AfterRelease(OnWarehouse):
         """Write the releases into the journal unless they are there; returns whether they were missing."""
         # A reconciliation may be reporting the same release at the same time.
         with self.ledger.lock(f"journal:{campaign.id}", LOCK_WAIT):
-            if self._known(campaign, records):
+            known = {release for entry in self.ledger.journal(campaign.id) for release in entry.released}
+            if {r.manifest.release for r in records} <= known:
                 return False
             self.ledger.note(_entry(campaign, kind, records))
         return True
-
-    def _known(self, campaign: Campaign, records: Sequence[ReleaseRecord]) -> bool:
-        found = {release for entry in self.ledger.journal(campaign.id) for release in entry.released}
-        return {r.manifest.release for r in records} <= found
 
     def _published(self, campaign: Campaign, records: Sequence[ReleaseRecord]) -> str:
         lines = [f"{campaign.id} is published by {records[0].manifest.by}: {campaign.specification.reason.change}"]

@@ -35,7 +35,7 @@ class _Answer:
 
 @dataclass(frozen=True)
 class Webhook:
-    """The port `Notices` over HTTP; `environ` holds the URLs, which are secrets and never shown.
+    """Sends notices over HTTP; `environ` holds the URLs, which are secrets and never shown.
 
     Each try ends after `timeout` seconds; up to `retries` more follow, with a pause that begins at `pause` seconds and
     doubles. All tries together end after `patience` seconds.

@@ -11,6 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,13 @@ from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG
 from backfill_assets.application import Application
 from backfill_assets.campaign.state import CAMPAIGN_TAG
 from backfill_assets.control.commands import Control
-from backfill_assets.control.conductor import BackfillRequest, Backfills, Conductor, Gatekeeper, LiveRuns
+from backfill_assets.control.conductor import BackfillRequest, Backfills, Conductor, Gatekeeper
 from backfill_assets.control.standing import Standings
 from backfill_assets.core.errors import BackfillError, SettingsError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import LIVE_TAG
 from backfill_assets.orchestration.launches import BACKFILL_TAG
-from backfill_assets.orchestration.names import asset_key, keys_of, last_metadata_value
+from backfill_assets.orchestration.names import asset_key, last_metadata_value
 from dagster_batched_events import UnreadableUrlError
 
 OVER = frozenset(status.value for status in BULK_ACTION_TERMINAL_STATUSES)
@@ -68,7 +69,7 @@ def params_of(request: BackfillRequest) -> dict[str, Any]:
     """A backfill as GraphQL's `LaunchBackfillParams`."""
     return {
         "assetSelection": [{"path": [name, layer]} for name, layers in request.layers.items() for layer in layers],
-        "partitionNames": keys_of(request.days),
+        "partitionNames": [day.isoformat() for day in request.days],
         "title": request.title or None,
         "description": request.description or None,
         "tags": [{"key": key, "value": value} for key, value in request.tags.items()],
@@ -168,7 +169,7 @@ class Services:
 
 def services_of(application: Application, instance: dg.DagsterInstance, webserver: str = "") -> Services:
     """The use cases for an application and an instance; backfills are launched through `webserver`, if given."""
-    gatekeeper = Gatekeeper(application.warehouse, DagsterLiveRuns(instance))
+    gatekeeper = Gatekeeper(application.warehouse, partial(live_runs, instance))
     backfills = DagsterBackfills(instance, webserver or os.environ.get(WEBSERVER, ""))
     notify = application.notifier.notify
     conductor = Conductor(application.warehouse, application.publisher, gatekeeper, backfills, notify)
@@ -177,16 +178,10 @@ def services_of(application: Application, instance: dg.DagsterInstance, webserve
     return Services(control, conductor, gatekeeper, standings)
 
 
-@dataclass(frozen=True)
-class DagsterLiveRuns(LiveRuns):
-    """Finds live runs by their tag."""
-
-    instance: dg.DagsterInstance
-
-    def active(self) -> tuple[str, ...]:
-        """Ids of the live runs that are running or queued, oldest first."""
-        wanted = dg.RunsFilter(tags={LIVE_TAG: "true"}, statuses=list(NOT_FINISHED_STATUSES))
-        return tuple(reversed(self.instance.get_run_ids(wanted)))
+def live_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
+    """Ids of the live runs that are running or queued, oldest first; found by their tag."""
+    wanted = dg.RunsFilter(tags={LIVE_TAG: "true"}, statuses=list(NOT_FINISHED_STATUSES))
+    return tuple(reversed(instance.get_run_ids(wanted)))
 
 
 @dataclass(frozen=True)

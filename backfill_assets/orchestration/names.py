@@ -50,11 +50,6 @@ def days_of(keys: Iterable[str]) -> tuple[dt.date, ...]:
     return tuple(sorted(dt.date.fromisoformat(key) for key in keys))
 
 
-def keys_of(days: Sequence[dt.date]) -> list[str]:
-    """Days as partition keys."""
-    return [day.isoformat() for day in days]
-
-
 _PAGE = 1000
 """Partitions per query; databases limit the values of a query."""
 

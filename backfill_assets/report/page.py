@@ -62,11 +62,6 @@ def render_review(review: Review) -> str:
     )
 
 
-def render_index(metrics: Metrics, reports: Mapping[str, str]) -> str:
-    """The page of all datasets and campaigns; `reports` holds links to reviews by campaign, unit and release."""
-    return _page("index.html", {}, {"metrics": metrics, "reports": reports})
-
-
 def _page(template: str, charts: Mapping[str, Spec], values: Mapping[str, Any]) -> str:
     scripts = (_bundle(), (_TEMPLATES / "charts.js").read_text(encoding="utf-8")) if charts else ()
     # With their hashes in the page's policy no other script can run, even if one was injected.
@@ -149,7 +144,7 @@ class Reports:
         home = folder or self.folder
         links = dict(self._links(units, home))
         _write(home / "metrics.json", json.dumps(metrics.to_plain(), ensure_ascii=False))
-        return _write(home / PAGE, render_index(metrics, links))
+        return _write(home / PAGE, _page("index.html", {}, {"metrics": metrics, "reports": links}))
 
     def address(self, page: Path) -> str:
         """The address of a page below the served folder; empty if it is not served."""

@@ -153,13 +153,3 @@ class Scheduler:
     def failure(self, campaign: str, but: Collection[str] = ()) -> str:
         assert campaign == NAME
         return "" if self.failed_run in but else self.failed_of
-
-
-@dataclass
-class LiveRunsOf:
-    """The live runs of a scheduler."""
-
-    scheduler: Scheduler
-
-    def active(self) -> tuple[str, ...]:
-        return self.scheduler.live

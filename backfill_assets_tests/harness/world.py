@@ -33,7 +33,7 @@ from backfill_assets.doctor.findings import EventLog, Finding, FindingSeverity
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.ledger.database import LockPace
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.notices.notifier import AfterRelease, Notices, Notifier
+from backfill_assets.notices.notifier import AfterRelease, Notifier
 from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.release.finish import no_checkpoint
 from backfill_assets.release.publish import Publisher
@@ -45,7 +45,6 @@ from backfill_assets.storage.layout import ReportFolder
 from backfill_assets.warehouse import Warehouse
 from backfill_assets_tests.harness.actors import (
     CountedIds,
-    LiveRunsOf,
     Post,
     Previews,
     Scheduler,
@@ -89,7 +88,7 @@ class World:
         self.fingerprints = self.basis.fingerprints = TableFingerprints(self.homes)
         self.ledger: Ledger = opened_ledger(ledger or f"sqlite:///{folder / 'ledger.db'}", self.clock, QUICK)
         self.data_releases = DataReleases(self.ledger, ReleasesTable(layout(folder)))
-        self.post: Notices = Post()
+        self.post = Post()
         self.previews = Previews()
         self.scheduler = scheduler or Scheduler()
         self.notices: list[tuple[Notice, str]] = []
@@ -129,7 +128,7 @@ class World:
     # Use cases on campaigns; their publisher and rollback respect the campaign's rules, and report what they did.
 
     def notifier(self) -> Notifier:
-        return Notifier(self.warehouse(), self.post)
+        return Notifier(self.warehouse(), self.post.send)
 
     def after_release(self) -> AfterRelease:
         tidy = Preview(self.ledger, self.previews).tidy
@@ -156,7 +155,7 @@ class World:
 
     @property
     def gatekeeper(self) -> Gatekeeper:
-        return Gatekeeper(self.warehouse(), LiveRunsOf(self.scheduler))
+        return Gatekeeper(self.warehouse(), lambda: self.scheduler.live)
 
     @property
     def conductor(self) -> Conductor:

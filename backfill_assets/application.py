@@ -18,7 +18,7 @@ from backfill_assets.control.planner import Planner
 from backfill_assets.control.publication import CampaignGuard, CampaignRelease
 from backfill_assets.control.sign_off import SignOff
 from backfill_assets.core.unit import Unit
-from backfill_assets.dataset.definition import Dataset, Publication
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.releases_table import ReleasesTable
@@ -170,8 +170,7 @@ class Application:
     @cached_property
     def guard(self) -> CampaignGuard:
         """Refuses a release of a campaign without approval or outside its publish window."""
-        approval = (n for n, d in self.datasets.items() if d.dataset.publication is Publication.approval)
-        return CampaignGuard(self.warehouse, frozenset(approval), self.settings.roles)
+        return CampaignGuard(self.warehouse, self.settings.roles)
 
     @cached_property
     def notifier(self) -> Notifier:

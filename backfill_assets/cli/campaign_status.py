@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,14 @@ from backfill_assets.application import Application
 from backfill_assets.campaign.plan import Estimate
 from backfill_assets.campaign.state import Action, Admitted, CampaignState
 from backfill_assets.cli.output import as_json, console, say, table
+from backfill_assets.control.approve import needs_approval
 from backfill_assets.control.standing import CampaignStanding
 from backfill_assets.core.days import format_days
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Verdict
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.yaml import shown_path
 from backfill_assets.evidence.readiness import explain_blockers
 from backfill_assets.report.series import MetricChange, metric_changes
@@ -141,7 +143,7 @@ def say_standing(application: Application, standing: CampaignStanding, *, detail
         say(f"  {entry}")
     if details and standing.blockers:
         say(explain_blockers(standing.blockers))
-    say(f"next: {next_step(standing, application.guard.always)}")
+    say(f"next: {next_step(standing, application.catalog.definitions)}")
 
 
 def standing_as_json(application: Application, standing: CampaignStanding) -> None:
@@ -173,7 +175,7 @@ def standing_as_json(application: Application, standing: CampaignStanding) -> No
             "uncompared": standing.uncompared,
             "gate": "open" if isinstance(standing.decision, Admitted) else standing.decision.reason,
             "journal": standing.journal,
-            "next": next_step(standing, application.guard.always),
+            "next": next_step(standing, application.catalog.definitions),
         }
     )
 
@@ -287,8 +289,8 @@ def _amount(batches: int, seconds: float, cost: str) -> str:
     return f"{number_of(batches, 'batch')}, {seconds / 60:.1f} min" + (f", {cost}" if cost else "")
 
 
-def next_step(standing: CampaignStanding, always: Collection[str] = ()) -> str:
-    """What to do next, as commands; `always` are the datasets that need approval whatever a specification says."""
+def next_step(standing: CampaignStanding, datasets: Mapping[str, Dataset]) -> str:
+    """What to do next, as commands."""
     campaign = standing.campaign
     if standing.drift and standing.state in _REFUSED_BY_DRIFT:
         return _REFUSED_BY_DRIFT[standing.state].format(name=campaign.id, file=shown_path(Path(campaign.file)))
@@ -296,7 +298,7 @@ def next_step(standing: CampaignStanding, always: Collection[str] = ()) -> str:
         return f"fix the model, then: backfill resume {campaign.id}"
     if standing.uncertified:
         return f"backfill prove {campaign.id}"
-    approval = campaign.specification.approval.required or bool(set(always) & set(campaign.plan.targets))
+    approval = needs_approval(campaign, campaign.plan.targets, datasets)
     # After a rollback the evidence has to be approved again.
     if standing.state in {CampaignState.validated, CampaignState.rolled_back} and approval and standing.evidence:
         again = ", to publish it again" if standing.state is CampaignState.rolled_back else ""

@@ -10,11 +10,11 @@ from backfill_assets import operations
 from backfill_assets.application import Application
 from backfill_assets.cli.campaigns import say_release
 from backfill_assets.cli.output import DryRun, Json, as_json, campaign_of, finish, opened_shell, say, table
+from backfill_assets.control.approve import needs_approval
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import CampaignError, EvidenceError
 from backfill_assets.core.release import restorable_until
 from backfill_assets.core.unit import ReleaseRecord
-from backfill_assets.dataset.definition import Publication
 
 
 def releases(
@@ -61,7 +61,8 @@ def publish(
         raise CampaignError(
             f"--outside-window and --dry-run are for campaigns, and {unit!r} is not one; see: backfill list"
         )
-    if not campaign and not evidence and needs_approval(application, unit):
+    targets = () if campaign else application.ledger.unit(unit).targets
+    if not evidence and needs_approval(None, targets, application.catalog.definitions):
         raise EvidenceError(
             f"unit {unit} is released only after approval: review it with `backfill status {unit}`, then pass the "
             "evidence hash that it shows with --evidence"
@@ -82,12 +83,6 @@ def reconcile() -> None:
     for line in done:
         say(str(line))
     say(f"{len(done)} settled or left alone" if done else "ledger and Delta logs agree")
-
-
-def needs_approval(application: Application, unit: str) -> bool:
-    """Whether a person has to approve the evidence of a unit before it is released."""
-    datasets = [application.dataset(name) for name in application.ledger.unit(unit).targets]
-    return any(d.publication is Publication.approval for d in datasets)
 
 
 def _row(application: Application, record: ReleaseRecord) -> dict[str, object]:

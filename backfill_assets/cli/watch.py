@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from backfill_assets import operations
 from backfill_assets.application import Application
 from backfill_assets.cli.output import console, say
-from backfill_assets.cli.releases import needs_approval
+from backfill_assets.control.approve import needs_approval
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import ReleaseMode, Unit, UnitState
 from backfill_assets.evidence.readiness import explain_blockers
@@ -91,7 +91,7 @@ def outcome(application: Application, unit_id: str, only: Layer | None) -> bool:
 
 def releases_itself(application: Application, unit: Unit) -> bool:
     """Whether the last run of a unit releases it, without approval."""
-    return unit.mode is ReleaseMode.auto and not needs_approval(application, unit.id)
+    return unit.mode is ReleaseMode.auto and not needs_approval(None, unit.targets, application.catalog.definitions)
 
 
 def complete_line(unit_id: str, evidence: str) -> str:

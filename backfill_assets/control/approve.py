@@ -21,11 +21,19 @@ from backfill_assets.core.certificate import Certificate, standing_certificates
 from backfill_assets.core.errors import ApprovalError, CampaignError, EvidenceError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
 from backfill_assets.core.unit import LOCK_WAIT, ReleaseRecord, Unit, UnitState, shown_days
+from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.evidence.readiness import refusal
 from backfill_assets.ledger.open import Ledger, last_step
 from backfill_assets.release.finish import is_rollback
 from backfill_assets.release.publish import Publisher
 from backfill_assets.warehouse import OnWarehouse
+
+
+def needs_approval(campaign: Campaign | None, names: Iterable[str], datasets: Mapping[str, Dataset]) -> bool:
+    """Whether a person must approve before these datasets are released: the specification or one of the datasets asks for it."""
+    if campaign is not None and campaign.specification.approval.required:
+        return True
+    return any(datasets[name].publication is Publication.approval for name in names if name in datasets)
 
 
 def certificates_of(ledger: Ledger, unit: str, evidence: Mapping[DatasetDay, DayEvidence]) -> Mapping[str, Certificate]:
@@ -127,7 +135,8 @@ def _standing(given: Iterable[Approval], edges: Mapping[DatasetDay, int]) -> lis
     return [a for a in given if any(a.after_release >= edges.get(day, 0) for day in a.days)]
 
 
-_APPROVABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
+RELEASABLE_PHASES = frozenset({Phase.canary, Phase.running, Phase.paused})
+"""Phases in which a campaign can be approved and released."""
 
 
 @dataclass(frozen=True)
@@ -175,9 +184,9 @@ class Approving(OnWarehouse):
 
     def _unit(self, campaign: Campaign) -> Unit:
         last = last_step(self.ledger, campaign.id)
-        require_phase(campaign, _APPROVABLE, "approve", last)
+        require_phase(campaign, RELEASABLE_PHASES, "approve", last)
         unit = self.ledger.unit(campaign.unit)
-        if unit.state not in {UnitState.open, UnitState.rolled_back}:
+        if unit.state not in _RELEASABLE:
             raise CampaignError(
                 f"campaign {campaign.id} is {unit.state.value}{f' ({last})' if last else ''}: there is nothing left to "
                 f"approve. See: backfill status {campaign.id}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from backfill_assets.campaign.approval import Roles
 from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.state import Campaign, Phase, require_phase
-from backfill_assets.control.approve import approved, certificates_of, uncertified
+from backfill_assets.control.approve import RELEASABLE_PHASES, approved, certificates_of, needs_approval, uncertified
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ApprovalError, RollbackError, UnitError
 from backfill_assets.core.release import DataFile, Manifest, ReleaseKind
@@ -21,19 +21,15 @@ from backfill_assets.release.publish import AlreadyReleased, Publisher, Released
 from backfill_assets.release.rollback import undoing
 from backfill_assets.warehouse import OnWarehouse
 
-_RELEASABLE = frozenset({Phase.canary, Phase.running, Phase.paused})
-
 
 @dataclass(frozen=True)
 class CampaignGuard(OnWarehouse):
     """Checks every unit before the publisher releases it; units without a campaign pass.
 
-    `always` are the datasets that always need approval, whatever the specification says. `roles` are the members of each
-    role in this process: an approval counts only if the approver may also give it by these roles. `outside_window` is the
-    reason for a release outside the publish window; without a reason it is refused.
+    `roles` are the members of each role in this process: an approval counts only if the approver may also give it by these
+    roles. `outside_window` is the reason for a release outside the publish window; without a reason it is refused.
     """
 
-    always: frozenset[str] = frozenset()
     roles: Roles = field(default_factory=dict)
     outside_window: str = ""
 
@@ -90,7 +86,7 @@ class CampaignGuard(OnWarehouse):
         return self._retention(campaign, survey), self._rehearsal(campaign, survey)
 
     def _phase(self, campaign: Campaign) -> ApprovalError | None:
-        if campaign.phase in _RELEASABLE:
+        if campaign.phase in RELEASABLE_PHASES:
             return None
         last = last_step(self.ledger, campaign.id)
         done = f" ({last})" if last else ""
@@ -109,7 +105,7 @@ class CampaignGuard(OnWarehouse):
 
     def _approval(self, campaign: Campaign, survey: Survey) -> ApprovalError | None:
         rule = campaign.specification.approval
-        if not rule.required and not self.always & set(survey.unit.targets):
+        if not needs_approval(campaign, survey.unit.targets, self.definitions):
             return None
         found = approved(self.ledger, survey.unit, survey.evidence, self.roles)
         if not found.unapproved:

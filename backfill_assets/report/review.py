@@ -13,7 +13,7 @@ from functools import cached_property
 from backfill_assets.campaign.plan import Price
 from backfill_assets.campaign.state import Campaign, JournalEntry
 from backfill_assets.campaign.validation import Certification
-from backfill_assets.control.approve import approved, certificates_of, current_evidence
+from backfill_assets.control.approve import approved, certificates_of, current_evidence, needs_approval
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.errors import CampaignError, UnitError
@@ -22,7 +22,6 @@ from backfill_assets.core.measured import Seam
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import Attempt, ReleaseRecord, Unit, UnitState
 from backfill_assets.dataset.checks import checks_of
-from backfill_assets.dataset.definition import Publication
 from backfill_assets.evidence.readiness import Command, Obstacles, Survey, commands_for
 from backfill_assets.release.publish import Publisher
 from backfill_assets.report.causes import Attribution, Reach, attribute, made_reach, planned_reach
@@ -291,7 +290,8 @@ class _Reviewing:
         """The hash of the evidence that waits for approval; empty if none does, or if none could be approved."""
         if not self._releasable or not self.unit.campaign:
             return ""
-        return approved(self.reviews.ledger, self.unit, self.evidence).pending if self._approval_needed else ""
+        needed = needs_approval(self.campaign, self.unit.targets, self.reviews.definitions)
+        return approved(self.reviews.ledger, self.unit, self.evidence).pending if needed else ""
 
     @cached_property
     def campaign(self) -> Campaign | None:
@@ -315,14 +315,6 @@ class _Reviewing:
     def _releasable(self) -> str:
         """The hash of evidence that can be released as it is."""
         return self.survey.hash if self.survey is not None and not self.survey.blockers else ""
-
-    @property
-    def _approval_needed(self) -> bool:
-        campaign, datasets = self.campaign, self.reviews.definitions
-        always = any(
-            datasets[name].publication is Publication.approval for name in self.unit.targets if name in datasets
-        )
-        return always or (campaign is not None and campaign.specification.approval.required)
 
 
 def as_plain(review: Review) -> dict[str, object]:

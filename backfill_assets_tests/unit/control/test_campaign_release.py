@@ -22,6 +22,7 @@ from backfill_assets.core.errors import (
 )
 from backfill_assets.core.release import ReleaseKind
 from backfill_assets.core.unit import UnitState
+from backfill_assets.dataset.definition import Publication
 from backfill_assets_tests.harness.actors import Post
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.specifications import DAYS, NAME, specification
@@ -89,9 +90,10 @@ def test_a_campaign_that_asks_for_no_approval_is_published_once_it_is_validated(
 
 def test_a_dataset_that_always_needs_approval_is_not_published_without(campaigns: World) -> None:
     _, unit = campaigns.validated(approval={"required": False})
-    guard = replace(campaigns.guard(), always=frozenset({"sales"}))
+    own = campaigns.datasets["sales"]
+    campaigns.datasets["sales"] = own.model_copy(update={"publication": Publication.approval})
     with pytest.raises(ApprovalError, match="is not approved"):
-        replace(campaigns.campaign_publisher(), guard=guard).release(unit.id)
+        campaigns.campaign_publisher().release(unit.id)
 
 
 def test_a_unit_of_no_campaign_passes(campaigns: World) -> None:

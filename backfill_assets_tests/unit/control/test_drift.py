@@ -69,7 +69,8 @@ def test_a_specification_that_moved_after_the_last_batch_is_not_approved(observe
         approve(world, "anna")
     standing = world.standings.of(NAME)
     assert "fix.yaml has changed since the plan" in standing.drift
-    assert next_step(standing).startswith(f"backfill resume {NAME}")
+    said = next_step(standing, world.datasets)
+    assert said.startswith(f"backfill resume {NAME}")
     assert world.content() == {}
     assert world.doctor().examine() == ()
     # The command that it names continues: nothing is built again, and exactly the approved evidence is published.
@@ -80,7 +81,7 @@ def test_a_specification_that_moved_after_the_last_batch_is_not_approved(observe
     world.release().publish(NAME)
     assert world.ledger.attempts() == built
     published_whole(world)
-    observed.found(standing.drift, next_step(standing))
+    observed.found(standing.drift, said)
 
 
 @pytest.mark.faults

@@ -25,6 +25,7 @@ from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.errors import BackfillError, CampaignError, ContractError, EvidenceError, UnitError
 from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.unit import UNIT_TAG, Unit, UnitState
+from backfill_assets.dataset.definition import Publication
 from backfill_assets.evidence.outdated import UpstreamPlaces
 from backfill_assets.orchestration import backfills
 from backfill_assets.orchestration.backfills import Services, services_of
@@ -163,10 +164,11 @@ def test_the_next_step_names_what_is_to_be_typed(house: House) -> None:
     standings = services_of(house.application, instance).standings
     standing = standings.of(NAME)
     assert standing.state is CampaignState.validated
-    assert next_step(standing) == f"backfill publish {NAME}"
-    assert next_step(standing, {"sales"}) == f"backfill approve {NAME} --evidence {standing.evidence}"
+    assert next_step(standing, house.world.datasets) == f"backfill publish {NAME}"
+    careful = house.world.datasets["sales"].model_copy(update={"publication": Publication.approval})
+    assert next_step(standing, {"sales": careful}) == f"backfill approve {NAME} --evidence {standing.evidence}"
     releases = house.world.release().publish(NAME).outcome.releases
-    said = next_step(standings.of(NAME))
+    said = next_step(standings.of(NAME), house.world.datasets)
     for release in releases.values():
         assert f"backfill watch-release {release}" in said
         assert f"backfill rollback {release} --reason" in said

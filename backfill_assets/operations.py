@@ -171,7 +171,8 @@ def cleanup(shell: Shell, campaign: str, *, reason: str = "", dry_run: bool = Fa
     done = shell.application.sign_off.cleanup(campaign, reason, dry_run=dry_run)
     window = f"the rollback window ends at {done.window_until:%Y-%m-%d %H:%M} UTC" if done.window_until else ""
     refusal = f"would be refused: {done.refusal}" if done.refusal else ""
-    return Result((window, refusal, done.listed(dry_run=dry_run)), done)
+    problem = any(swept.problem for swept in done.swept)
+    return Result((window, refusal, done.listed(dry_run=dry_run)), done, failed=problem)
 
 
 def publish_campaign(
@@ -293,7 +294,7 @@ def sweep(shell: Shell, *, grace: int = 60, dry_run: bool = False) -> Result:
     staging = {} if dry_run else shell.application.vacuum_staging()
     lines = [one.listed("would go" if dry_run else "are gone") for one in swept]
     lines += [f"{name}: {number_of(count, 'old staging file')} deleted" for name, count in staging.items() if count]
-    return Result(lines, swept)
+    return Result(lines, swept, failed=any(one.problem for one in swept))
 
 
 def warn_uncompared(shell: Shell, campaign: Campaign) -> None:

@@ -369,6 +369,16 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             ),
         ),
         Fault(
+            "the folder of an adopted table is out of reach: for the sweep, for reconcile, and after half of a unit was released",
+            "All other tables are done, and this one is named; the unfinished releases wait for it.",
+            _of(
+                _ADOPT,
+                "a_table_that_is_out_of_reach_is_named_by_the_sweep_which_does_all_others",
+                "a_table_that_is_out_of_reach_is_named_by_reconcile_which_settles_all_others",
+                "half_a_unit_waits_for_the_table_of_the_other_half",
+            ),
+        ),
+        Fault(
             "a publisher against a publisher, a rollback, a live writer",
             "One at a time under the table's lock; a process that waits without success gets an error that says who holds the "
             "lock. The version of the table shows a writer that bypassed the lock.",

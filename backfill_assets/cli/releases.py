@@ -83,6 +83,8 @@ def reconcile() -> None:
     for line in done:
         say(str(line))
     say(f"{len(done)} settled or left alone" if done else "ledger and Delta logs agree")
+    if any(one.kind.left for one in done):
+        raise typer.Exit(1)
 
 
 def _row(application: Application, record: ReleaseRecord) -> dict[str, object]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
-from backfill_assets.core.errors import LedgerError, PreconditionError
+from backfill_assets.core.errors import BackfillError, LayoutError, LedgerError, PreconditionError
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.dataset.consistency import DATA_RELEASES
@@ -28,24 +29,26 @@ class SettlementKind(StrEnum):
     busy = "left alone: another process is releasing right now"
     projected = "written again: it did not match the ledger"
     forged = "left alone: its manifest is not the one that was committed"
+    unreadable = "left alone: its table cannot be read"
 
     @property
     def left(self) -> bool:
         """Whether nothing was done and a person has to look at it."""
-        return self in {SettlementKind.stuck, SettlementKind.busy, SettlementKind.forged}
+        return self in {SettlementKind.stuck, SettlementKind.busy, SettlementKind.forged, SettlementKind.unreadable}
 
 
 @dataclass(frozen=True)
 class Settlement:
-    """One release that reconciling settled or left alone."""
+    """One release that reconciling settled or left alone; `problem` says why its table cannot be read."""
 
     release: str
     dataset: str
     kind: SettlementKind
+    problem: str = ""
 
     def __str__(self) -> str:
         """One line of text."""
-        return f"{self.release} ({self.dataset}) {self.kind.value}"
+        return f"{self.release} ({self.dataset}) {self.kind.value}" + (f": {self.problem}" if self.problem else "")
 
 
 _NO_WAIT = dt.timedelta(0)
@@ -65,10 +68,17 @@ class Reconcile(OnWarehouse):
     def run(self, datasets: Collection[str] | None = None) -> tuple[Settlement, ...]:
         """Settle unfinished releases and rebuild those that the ledger lost; for all datasets unless some are named.
 
-        Reports the releases that a crash left unreported, and repairs the table `data_releases`.
+        Reports the releases that a crash left unreported, and repairs the table `data_releases`. A table that cannot be
+        read is left alone.
         """
-        names = tuple(self.tables if datasets is None else datasets)
-        done = (*self.settle(names), *self._revive(names), *self.rebuild(names))
+        names, done = tuple(self.tables if datasets is None else datasets), list[Settlement]()
+        for found in (partial(self._in_state, state=ReleaseState.intent), self._revivable):
+            for group in self._groups(found(names)):
+                done += _left_alone(
+                    partial(self._settled_groups, [group], _NO_WAIT), {m.release: m.dataset for m in group}
+                )
+        for name in names:
+            done += _left_alone(partial(self.rebuild, (name,)), {"the published table": name})
         records = [r for r in self.ledger.releases() if r.state is ReleaseState.finalized]
         repaired = self.after([r.manifest.release for r in reversed(records) if r.manifest.campaign])
         return (*done, *([Settlement(DATA_RELEASES, "all datasets", SettlementKind.projected)] if repaired else []))
@@ -115,10 +125,10 @@ class Reconcile(OnWarehouse):
             commits = table.history(looked)
         return found
 
-    def _revive(self, datasets: Collection[str]) -> tuple[Settlement, ...]:
-        """Settle releases that were abandoned although they are in the log: the log wins."""
+    def _revivable(self, datasets: Collection[str]) -> list[Manifest]:
+        """The releases that were abandoned although they are in the log: the log wins."""
         records = [r for name in datasets for r in self.ledger.releases(name, states={ReleaseState.abandoned})]
-        return self._settled_groups(self._groups(self._committed_anyway(records)), _NO_WAIT)
+        return self._committed_anyway(records)
 
     def _committed_anyway(self, records: Sequence[ReleaseRecord]) -> list[Manifest]:
         return [r.manifest for r in records if r.state is ReleaseState.abandoned and self._in_log(r.manifest)]
@@ -126,7 +136,7 @@ class Reconcile(OnWarehouse):
     def _in_log(self, manifest: Manifest) -> bool:
         try:
             return self.tables[manifest.dataset].committed(manifest.release) is not None
-        except PreconditionError:
+        except (LayoutError, PreconditionError):
             return False  # the doctor reports an unreadable log; it must not stop the repair of other tables
 
     def _settled_groups(self, groups: Sequence[Sequence[Manifest]], wait: dt.timedelta) -> tuple[Settlement, ...]:
@@ -248,3 +258,11 @@ class Reconcile(OnWarehouse):
             Finisher(self.warehouse).rollback(manifest, version)
         else:
             self.ledger.finalize(manifest.release, version, manifest.created_at, state)
+
+
+def _left_alone(settle: Callable[[], Iterable[Settlement]], releases: Mapping[str, str]) -> Iterable[Settlement]:
+    """What `settle` did, or a problem of each of these releases, by dataset, which must not keep others from being settled."""
+    try:
+        return settle()
+    except (BackfillError, OSError) as error:
+        return [Settlement(one, name, SettlementKind.unreadable, str(error)) for one, name in releases.items()]

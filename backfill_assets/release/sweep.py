@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from backfill_assets.campaign.plan import shown_bytes
 from backfill_assets.campaign.state import Phase
+from backfill_assets.core.errors import LayoutError, PreconditionError
 from backfill_assets.core.release import (
     AHEAD,
     EXTRA,
@@ -35,14 +37,20 @@ _MOST_PATHS = 20
 
 @dataclass(frozen=True)
 class Swept:
-    """The files of one dataset that are not needed, relative to the published table, and their size in bytes."""
+    """The files of one dataset that are not needed, relative to the published table, and their size in bytes.
+
+    `problem` says why its table was left alone, or empty.
+    """
 
     dataset: str
     paths: tuple[str, ...]
     size: int
+    problem: str = ""
 
     def listed(self, what: str) -> str:
-        """Text: number and size of the files, `what` happens to them, and the first paths, one per line."""
+        """Text: number and size of the files, `what` happens to them, and the first paths, one per line; or the problem."""
+        if self.problem:
+            return f"{self.dataset}: left alone: {self.problem}"
         head = f"{self.dataset}: {number_of(len(self.paths), 'file')} ({shown_bytes(self.size)}) {what}"
         paths = [f"  {path}" for path in self.paths[:_MOST_PATHS]]
         more = [f"  … {len(self.paths) - _MOST_PATHS:,} more"] if len(self.paths) > _MOST_PATHS else []
@@ -62,21 +70,25 @@ class Sweep(OnWarehouse):
 
     def plan(self, at: dt.datetime | None = None, but: Collection[str] = frozenset()) -> tuple[Swept, ...]:
         """Existing files that a sweep would delete now or `at` a later time, without the paths `but`; deletes none."""
-        return tuple(self._decide(name, at or self.clock.now(), but) for name in sorted(self.tables))
+        return tuple(
+            _in_reach(name, partial(self._decide, name, at or self.clock.now(), but)) for name in sorted(self.tables)
+        )
 
     def execute(self) -> tuple[Swept, ...]:
         """Delete what is not needed; holds the publish lock of each dataset while it decides and deletes.
 
+        A table that cannot be read is left alone.
+
         Raises:
             LedgerError: a release of one of the datasets takes too long.
         """
-        done = []
-        for name in sorted(self.tables):
-            with publish_locks(self.ledger, (name,), self.wait):
-                swept = self._decide(name, self.clock.now())
-                self.tables[name].delete(swept.paths)
-            done.append(swept)
-        return tuple(done)
+        return tuple(_in_reach(name, partial(self._deleted, name)) for name in sorted(self.tables))
+
+    def _deleted(self, name: str) -> Swept:
+        with publish_locks(self.ledger, (name,), self.wait):
+            swept = self._decide(name, self.clock.now())
+            self.tables[name].delete(swept.paths)
+        return swept
 
     def _decide(self, name: str, now: dt.datetime, but: Collection[str] = frozenset()) -> Swept:
         # List files before reading what is needed: work that begins in between is not in the list.
@@ -118,6 +130,14 @@ class Sweep(OnWarehouse):
         """Units of campaigns without a sign-off: their releases can be undone at any age."""
         campaigns = self.ledger.campaigns()
         return frozenset(c.unit for c in campaigns if c.unit and c.phase not in SIGNED_OFF) - self.over
+
+
+def _in_reach(name: str, sweep: Callable[[], Swept]) -> Swept:
+    """What `sweep` returns, or the problem of its table, which must not keep the others from being swept."""
+    try:
+        return sweep()
+    except (LayoutError, PreconditionError, OSError) as error:
+        return Swept(name, (), 0, str(error))
 
 
 def _until(record: ReleaseRecord, window: dt.timedelta, now: dt.datetime, waiting: frozenset[str]) -> dt.datetime:

@@ -83,6 +83,22 @@ def test_a_table_is_drafted_adopted_and_given_back(run: Run, lake: Path, tmp_pat
     assert not (lake / OWNER).exists()
 
 
+def test_commands_about_all_tables_end_with_an_error_if_one_is_out_of_reach(run: Run, lake: Path) -> None:
+    run("adopt", "orders", "--from", str(lake), "--key", "order_id")
+    run("adopt", "orders", "--from", str(lake), "--drained")
+    lake.rename(lake.with_name("unmounted"))
+    for words, said in (
+        (("sweep",), r"orders: left alone: .*mount the folder"),
+        (("sweep", "--dry-run"), r"orders: left alone: .*mount the folder"),
+        (("reconcile",), r"the published table \(orders\) left alone: .*mount the folder"),
+    ):
+        done = run(*words)
+        assert done.exit_code == 1
+        assert re.search(said, " ".join(done.output.split()))
+    lake.with_name("unmounted").rename(lake)
+    assert [run(*words).exit_code for words in (("sweep",), ("reconcile",))] == [0, 0]
+
+
 def test_a_draft_overwrites_nothing_and_a_dry_run_writes_nothing(run: Run, lake: Path, tmp_path: Path) -> None:
     shown = run("adopt", "orders", "--from", str(lake), "--key", "order_id", "--dry-run").output
     assert "constraint_1_is_positive" in shown

@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from backfill_assets.core.errors import (
     UnitError,
 )
 from backfill_assets.core.release import ReleaseKind, ReleaseState
+from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.findings import FindingSeverity
 from backfill_assets.evidence.readiness import Readiness
 from backfill_assets.release.adopt import Adopted, Adoption
 from backfill_assets.release.finish import no_checkpoint
+from backfill_assets.release.reconcile import SettlementKind
 from backfill_assets.storage.layout import OWNER
 from backfill_assets_tests.harness.tables import content, day, layout, rows_of
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
@@ -328,6 +331,85 @@ def test_a_link_to_a_table_that_was_not_adopted_is_refused(world: World, lake: P
     # As the message says: there may be another table now.
     assert adoption(world).give_back("sales") == lake
     assert not world.homes["sales"].is_symlink()
+
+
+def out_of_reach(lake: Path) -> Path:
+    """The folder of the table is somewhere else, as that of a disk that is not mounted; returns where."""
+    return lake.rename(lake.with_name("unmounted"))
+
+
+@pytest.mark.faults
+def test_a_table_that_is_out_of_reach_is_named_by_the_sweep_which_does_all_others(
+    observed: Observed, two: World, lake: Path
+) -> None:
+    observed.injected("the disk of an adopted table is not mounted while the sweep runs")
+    adopted(two, lake)
+    unit = two.open_unit({"orders": DAYS})
+    two.build(unit, "orders", {d: [1] for d in DAYS})
+    two.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+    out_of_reach(lake)
+    two.clock.advance(dt.timedelta(days=365_000))
+    planned = two.sweep().plan()
+    orders, sales = two.sweep().execute()
+    assert planned == (orders, sales)
+    assert (orders.problem, len(orders.paths) > len(DAYS)) == ("", True)
+    assert two.tables["orders"].stored_files() == ()
+    assert sales.listed("are gone").startswith("sales: left alone: ")
+    assert "mount the folder" in sales.problem
+    observed.found(sales.problem)
+
+
+@pytest.mark.faults
+def test_a_table_that_is_out_of_reach_is_named_by_reconcile_which_settles_all_others(
+    observed: Observed, two: World, lake: Path
+) -> None:
+    observed.injected("the disk of an adopted table is not mounted while reconcile runs")
+    adopted(two, lake)
+    unit = two.open_unit({"orders": DAYS})
+    two.build(unit, "orders", {d: [1] for d in DAYS})
+
+    def crash(step: str) -> None:
+        if step == "commit":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        two.publisher(crash).release(unit.id)
+    place = out_of_reach(lake)
+    done, left = two.reconcile().run()
+    assert (done.dataset, done.kind) == ("orders", SettlementKind.finalized)
+    assert (left.dataset, left.kind, left.kind.left) == ("sales", SettlementKind.unreadable, True)
+    assert re.search(r"the published table \(sales\) left alone: .*mount the folder", str(left))
+    observed.found(str(left))
+    place.rename(lake)
+    assert two.reconcile().run() == ()
+
+
+@pytest.mark.faults
+def test_half_a_unit_waits_for_the_table_of_the_other_half(observed: Observed, two: World, lake: Path) -> None:
+    observed.injected("the disk of an adopted table is not mounted after half of a unit was released")
+    adopted(two, lake)
+    unit = two.open_unit({"orders": DAYS[:1], "sales": DAYS[:1]})
+    for name in unit.targets:
+        two.build(unit, name, {day(0): [7]})
+
+    def crash(step: str) -> None:
+        if step == "commit":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        two.publisher(crash).release(unit.id)
+    place = out_of_reach(lake)
+    found = two.reconcile().run()
+    assert {one.kind for one in found} == {SettlementKind.unreadable}
+    assert len(found) == 3  # both releases, and the table
+    later = two.open_unit({"orders": DAYS[1:]})
+    two.build(later, "orders", {d: [1] for d in DAYS[1:]})
+    with pytest.raises(LayoutError, match="mount the folder"):
+        two.publisher().release(later.id)
+    place.rename(lake)
+    assert {one.kind for one in two.reconcile().run()} == {SettlementKind.undone, SettlementKind.abandoned}
+    assert content(lake) == {day(0): [1], day(1): [1, 5], day(2): [1]}
+    observed.found(*findings(two))
 
 
 @pytest.mark.parametrize("place", ["", "below", "published/other"])

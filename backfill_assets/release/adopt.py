@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backfill_assets.core.days import format_days
-from backfill_assets.core.errors import ArgumentError, PreconditionError, UnitError
+from backfill_assets.core.errors import ArgumentError, CampaignError, DatasetError, PreconditionError, UnitError
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord, UnitState
@@ -28,6 +28,7 @@ from backfill_assets.release.finish import (
     require_tables,
 )
 from backfill_assets.release.reconcile import Reconcile
+from backfill_assets.release.sweep import SIGNED_OFF
 from backfill_assets.storage.adopted import give_back, take
 from backfill_assets.warehouse import OnWarehouse
 
@@ -143,19 +144,37 @@ class Adoption(OnWarehouse):
 
         Raises:
             ArgumentError: the table is not adopted.
+            DatasetError: another dataset is built from it.
             UnitError: an open unit has days of it.
+            CampaignError: a published campaign that has days of it is not signed off.
         """
         require_tables(self.tables, (name,))
         self._require_adopted(name)
         with self._settled(name) if self.layout.is_reachable(name) else publish_locks(self.ledger, (name,), self.wait):
-            if units := self.ledger.units(name, {UnitState.open}):
-                raise UnitError(
-                    f"{name}: unit {units[0].id} is open; publish it (backfill publish {units[0].id}) or give it up "
-                    f"(backfill discard {units[0].id}) first"
-                )
+            self._require_unused(name)
             self.ledger.returned(name)
             self.checkpoint("returned")
             return give_back(self.layout, name)
+
+    def _require_unused(self, name: str) -> None:
+        """Refuse to give back a table that somebody still needs: its releases can no longer be undone then."""
+        if built := sorted(other for other, upstreams in self.catalog.upstreams.items() if name in upstreams):
+            raise DatasetError(
+                f"{name}: {', '.join(built)} is built from it, and would find no rows; first take upstream.{name} out of "
+                f"{self.datasets[built[0]].folder / 'dataset.yaml'}"
+            )
+        if units := self.ledger.units(name, {UnitState.open}):
+            raise UnitError(
+                f"{name}: unit {units[0].id} is open; publish it (backfill publish {units[0].id}) or give it up "
+                f"(backfill discard {units[0].id}) first"
+            )
+        for campaign in self.ledger.campaigns():
+            waits = campaign.unit and campaign.phase not in SIGNED_OFF and name in campaign.plan.targets
+            if waits and self.ledger.unit(campaign.unit).state is UnitState.published:
+                raise CampaignError(
+                    f"{name}: campaign {campaign.id} is published and not signed off, and could not be rolled back any more; "
+                    f"sign it off (backfill sign-off {campaign.id}) or roll it back first"
+                )
 
     def _settled(self, name: str) -> AbstractContextManager[None]:
         return Reconcile(self.warehouse, self.after).settled((name,), {name}, self.wait)

@@ -15,6 +15,8 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from backfill_assets.core.errors import (
     ArgumentError,
     BackfillError,
+    CampaignError,
+    DatasetError,
     LayoutError,
     PreconditionError,
     RollbackError,
@@ -31,7 +33,8 @@ from backfill_assets.release.adopt import Adopted, Adoption
 from backfill_assets.release.finish import no_checkpoint
 from backfill_assets.release.reconcile import SettlementKind
 from backfill_assets.storage.layout import OWNER
-from backfill_assets_tests.harness.tables import content, day, layout, rows_of
+from backfill_assets_tests.harness.specifications import NAME
+from backfill_assets_tests.harness.tables import content, dataset, day, layout, rows_of
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
 from backfill_assets_tests.observed import Observed
 
@@ -463,6 +466,35 @@ def test_a_table_with_an_open_unit_is_not_given_back(world: World, lake: Path) -
     unit = unreleased(world, {day(0): [7]})
     with pytest.raises(UnitError, match=f"unit {unit} is open"):
         adoption(world).give_back("sales")
+
+
+def test_a_table_that_another_dataset_is_built_from_is_not_given_back(tmp_path: Path, lake: Path) -> None:
+    world = World(tmp_path, ("orders<sales", "sales"))
+    adopted(world, lake)
+    with pytest.raises(
+        DatasetError, match=r"sales: orders is built from it.* take upstream\.sales out of .*dataset\.yaml"
+    ):
+        adoption(world).give_back("sales")
+    world.datasets["orders"] = dataset("orders")
+    assert adoption(world).give_back("sales") == lake
+    world.close()
+
+
+def test_a_table_of_a_published_campaign_is_not_given_back_before_its_sign_off(campaigns: World, lake: Path) -> None:
+    adopted(campaigns, lake)
+    campaigns.approved()
+    campaigns.release().publish(NAME)
+    with pytest.raises(CampaignError, match=rf"campaign {NAME} is published and not signed off.*sign-off {NAME}"):
+        adoption(campaigns).give_back("sales")
+    campaigns.sign_off().sign_off(NAME)
+    assert adoption(campaigns).give_back("sales") == lake
+
+
+def test_a_table_of_a_campaign_that_was_rolled_back_is_given_back(campaigns: World, lake: Path) -> None:
+    adopted(campaigns, lake)
+    campaigns.approved()
+    campaigns.campaign_rollback().execute(campaigns.release().publish(NAME).outcome.release, "odd")
+    assert adoption(campaigns).give_back("sales") == lake
 
 
 def test_only_an_adopted_table_is_accepted_or_given_back(world: World) -> None:

@@ -166,15 +166,21 @@ def require_plain_table(root: Path, dataset: Dataset, table: DeltaTable) -> None
     require_partitioning(what, dataset, table.metadata().partition_columns)
 
 
-_KEPT: Final = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
-_INTERVAL: Final = re.compile(r"(?:interval)?(?:\s*\d+\s+(?:second|minute|hour|day|week)s?)+", re.IGNORECASE)
+_KEPT: Final = {
+    "delta.logRetentionDuration": "interval 30 days",
+    "delta.deletedFileRetentionDuration": "interval 1 week",
+}  # fmt: skip
+"""Table properties, each with what Delta does where it is not set."""
+_INTERVAL: Final = re.compile(
+    r"(?:interval)?(?:\s*\d+\s+(?:microsecond|millisecond|second|minute|hour|day|week)s?)+", re.IGNORECASE
+)
 _PART_OF_INTERVAL: Final = re.compile(r"(\d+)\s+(\w+?)s?\b")
 
 
 def kept_too_short(configuration: Mapping[str, str | None], needed: dt.timedelta) -> dict[str, str]:
     """The settings that keep a table's log or files for less than needed, with the needed values; longer ones stay."""
     wanted = f"interval {needed // dt.timedelta(seconds=1)} seconds"
-    return {name: wanted for name in _KEPT if _interval(configuration.get(name) or "") < needed}
+    return {name: wanted for name, unset in _KEPT.items() if _interval(configuration.get(name) or unset) < needed}
 
 
 def keep_long_enough(table: DeltaTable, needed: dt.timedelta) -> None:

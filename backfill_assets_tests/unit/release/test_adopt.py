@@ -563,6 +563,22 @@ def test_a_longer_retention_of_an_adopted_table_is_kept(world: World, lake: Path
     assert {configuration[name] for name in names} == {"interval 52 weeks 1 day 5 hours"}
 
 
+@pytest.mark.parametrize(
+    ("keep_for", "log", "files"), [("1d", None, "691200"), ("0d", None, None), ("25d", "2764800", "2764800")]
+)
+def test_a_retention_that_is_not_set_is_never_made_shorter_than_that_of_delta(
+    world: World, lake: Path, keep_for: str, log: str | None, files: str | None
+) -> None:
+    """Where it is not set, Delta keeps the log for 30 days, and files that were removed for 7."""
+    short = dataset(keep_for=keep_for)
+    world.datasets["sales"], world.tables["sales"] = short, PublishedTable(layout(world.folder), short, world.clock)
+    adopted(world, lake)
+    configuration = DeltaTable(lake).metadata().configuration
+    for name, seconds in (("log", log), ("deletedFile", files)):
+        kept = seconds and f"interval {seconds} seconds"
+        assert configuration.get(f"delta.{name}RetentionDuration") == kept
+
+
 def test_files_in_the_folder_of_an_adopted_table_that_look_unfinished_stay(world: World, lake: Path) -> None:
     adopted(world, lake)
     others = [lake / name for name in ("notes#1", "_commit_a.json.tmp", ".part.crc", "day=2026-01-01/.x.tmp")]

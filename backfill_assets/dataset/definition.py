@@ -236,14 +236,11 @@ class Dataset(Part):
         declared = [name for name, column in self.columns.items() if not column.nullable]
         return tuple(dict.fromkeys([*self.key, self.partition_column, *declared]))
 
-    def enforces_not_null(self, column: str) -> bool:
-        """Whether a blocking check refuses days with a null in this column."""
-        return column in self.required_columns and self.checks.not_null.blocks
-
     def enforces(self, sql: str) -> bool:
-        """Whether a blocking rule with exactly this text refuses each row that does not meet it."""
-        rules = self.checks.rules.values()
-        return any(r.blocks and not r.max_failing and r.sql.strip() == sql.strip() for r in rules)
+        """Whether a blocking check refuses each row that does not meet a condition: a rule with its text, or NOT NULL."""
+        rules = {rule.sql.strip() for rule in self.checks.rules.values() if rule.blocks and not rule.max_failing}
+        required = self.required_columns if self.checks.not_null.blocks else ()
+        return sql.strip() in rules | {f"{column} IS NOT NULL" for column in required}
 
     def newest_day(self, now: dt.datetime) -> dt.date:
         """The newest partition at an aware moment; a day before `start` while there is no partition."""

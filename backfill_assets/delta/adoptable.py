@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,13 +36,13 @@ _REFUSED_SETTINGS: Final = {
 
 @dataclass(frozen=True)
 class FoundColumn:
-    """A column of a table; `generated` is the expression that computes it, empty for others."""
+    """A column of a table; `rules` are conditions that each row meets, as `column_rules` gives them."""
 
     name: str
     type: str
     nullable: bool
     comment: str = ""
-    generated: str = ""
+    rules: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _found(folder: Path, table: DeltaTable) -> FoundTable:
     counts = [add["num_records"] for add in adds]
     return FoundTable(
         folder=folder,
-        columns=tuple(_column(field) for field in fields),
+        columns=tuple(_column(one) for one in fields),
         partition=partitions[0] if partitions else "",
         comment=metadata.description or "",
         constraints=commit.constraints_of(metadata.configuration),
@@ -97,7 +97,7 @@ def _found(folder: Path, table: DeltaTable) -> FoundTable:
         rows=None if None in counts else sum(counts),
         version=table.version(),
         last=commits_of(table, 1)[0],
-        problems=(*_problems(folder, table, adds), *(p for field in fields for p in _column_problems(field))),
+        problems=(*_problems(folder, table, adds), *(p for one in fields for p in _column_problems(one))),
     )
 
 
@@ -132,11 +132,10 @@ def _opened(folder: Path) -> DeltaTable:
         raise PreconditionError(f"{folder}: its Delta log cannot be read ({error_text(error)})") from error
 
 
-def _column(field: commit.Field) -> FoundColumn:
-    said = field["metadata"]
-    (kind,) = commit.types_of([field]).values()
-    comment, generated = str(said.get("comment") or ""), str(said.get(commit.GENERATED) or "")
-    return FoundColumn(field["name"], kind, bool(field["nullable"]), comment, generated)
+def _column(found: commit.Field) -> FoundColumn:
+    (kind,) = commit.types_of([found]).values()
+    comment = str(found["metadata"].get("comment") or "")
+    return FoundColumn(found["name"], kind, bool(found["nullable"]), comment, commit.column_rules(found))
 
 
 def _problems(folder: Path, table: DeltaTable, adds: list[dict[str, Any]]) -> Iterator[str]:
@@ -182,8 +181,8 @@ def _file_problems(folder: Path, sizes: Mapping[str, int]) -> Iterator[str]:
         )
 
 
-def _column_problems(field: commit.Field) -> Iterator[str]:
-    column = _column(field)
+def _column_problems(found: commit.Field) -> Iterator[str]:
+    column = _column(found)
     try:
         checked_name(column.name, "column")
     except InvalidNameError as error:

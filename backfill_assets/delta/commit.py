@@ -31,7 +31,10 @@ REFUSED_FEATURES: Final = ("columnMapping", "deletionVectors")
 _CONSTRAINT: Final = "delta.constraints."
 GENERATED: Final = "delta.generationExpression"
 """Field metadata with the expression of a generated column."""
-_RULES_OF_FIELDS: Final = ("delta.invariants", GENERATED, "delta.identity.")
+LENGTH: Final = "__CHAR_VARCHAR_TYPE_STRING"
+"""Field metadata with the declared type of a column of type CHAR or VARCHAR, which Delta stores as a string."""
+_LONGEST: Final = re.compile(r"(?:var)?char\((\d+)\)")
+_RULES_OF_FIELDS: Final = ("delta.invariants", "delta.identity.", LENGTH)
 """Prefixes of field metadata that make an engine reject or generate values."""
 
 
@@ -117,28 +120,69 @@ def require_plain(what: str, features: Iterable[str], configuration: Mapping[str
         )
 
 
-def require_own_rules(what: str, dataset: Dataset, fields: Iterable[Field], configuration: Mapping[str, str]) -> None:
+def require_own_rules(what: str, dataset: Dataset, table: DeltaTable) -> None:
     """Refuse a table with a rule that no blocking check of the dataset enforces: engines do not check swapped files.
 
     Raises:
         PreconditionError: names each rule.
     """
-    constraints = constraints_of(configuration).items()
-    rules = [f"constraint {name} ({sql})" for name, sql in constraints if not dataset.enforces(sql)]
-    for field in fields:
-        if not field["nullable"] and not dataset.enforces_not_null(field["name"]):
-            rules.append(f"column {field['name']} NOT NULL")
-        for key, value in sorted(field["metadata"].items()):
-            generated = generated_rule(field["name"], value) if key == GENERATED else None
-            if key.startswith(_RULES_OF_FIELDS) and not (generated and dataset.enforces(generated)):
-                rules.append(f"column {field['name']} {key}" + (f" ({generated})" if generated else ""))
-    if rules:
+    always_null = {f"column {name} {LENGTH}" for name in dataset.dropped_columns}
+    missing = {n: sql for n, sql in own_rules(table).items() if n not in always_null and not dataset.enforces(sql)}
+    if missing:
         raise PreconditionError(
-            f"{what}: expected that dataset.yaml declares the table's own rules, found {', '.join(rules)}; a release swaps "
+            f"{what}: expected that dataset.yaml declares the table's own rules, found {_named(missing)}; a release swaps "
             "files, and engines do not check their rows. Declare NOT NULL as nullable: false of the column, a constraint under "
-            "checks.rules with the same text, a generated column with the text in brackets, all of them blocking; or drop "
-            "them in the table: ALTER TABLE … DROP CONSTRAINT, or ALTER COLUMN … DROP NOT NULL"
+            "checks.rules with the same text, a generated column and CHAR or VARCHAR with the text in brackets, all of them "
+            "blocking; or drop them in the table: ALTER TABLE … DROP CONSTRAINT, or ALTER COLUMN … DROP NOT NULL"
         )
+
+
+def require_rules_as_before(manifest: Manifest, table: DeltaTable, root: Path) -> None:
+    """Refuse to bring files back into a table that has a new rule since they left it: their rows may break the rule.
+
+    If the log of that time was cleaned up, they are not compared.
+
+    Raises:
+        PreconditionError: names each new rule.
+    """
+    version = table.transaction_version(manifest.undoes)
+    rules = own_rules(table)
+    if version is None or not rules:
+        return
+    with contextlib.suppress(DeltaError):
+        before = own_rules(DeltaTable(root, version=version - 1))
+        if new := {name: sql for name, sql in rules.items() if before.get(name) != sql}:
+            raise PreconditionError(
+                f"release {manifest.release}: expected the table's own rules as before {manifest.undoes}, found {_named(new)}, "
+                "which the files that come back were never checked against; build these days again instead, or drop the rule"
+            )
+
+
+def own_rules(table: DeltaTable) -> Mapping[str, str]:
+    """A table's own rules by name: the condition that every row meets, as SQL, or empty for what no condition says."""
+    rules = {f"constraint {name}": sql for name, sql in constraints_of(table.metadata().configuration).items()}
+    for field in table_fields(table):
+        column = f"column {field['name']}"
+        rules |= {} if field["nullable"] else {f"{column} NOT NULL": f"{field['name']} IS NOT NULL"}
+        rules |= {f"{column} {key}": sql for key, sql in column_rules(field).items()}
+    return rules
+
+
+def column_rules(field: Field) -> Mapping[str, str]:
+    """The rules in a column's metadata by key: the condition that every row meets, as SQL, or empty as in `own_rules`."""
+    name, found = field["name"], dict[str, str]()
+    for key, value in sorted(field["metadata"].items()):
+        if key == GENERATED:
+            found[key] = f"{name} <=> ({value})"
+        elif key == LENGTH and (longest := _LONGEST.fullmatch(str(value))):
+            found[key] = f"{name} IS NULL OR length({name}) <= {longest[1]}"
+        elif key.startswith(_RULES_OF_FIELDS):
+            found[key] = ""
+    return found
+
+
+def _named(rules: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({sql})" if sql else name for name, sql in rules.items())
 
 
 def constraints_of(configuration: Mapping[str, str | None]) -> Mapping[str, str]:
@@ -149,11 +193,6 @@ def constraints_of(configuration: Mapping[str, str | None]) -> Mapping[str, str]
     return dict(sorted(found.items()))
 
 
-def generated_rule(column: str, expression: str) -> str:
-    """The condition that every row of a table with a generated column meets, as SQL."""
-    return f"{column} <=> ({expression})"
-
-
 def require_plain_table(root: Path, dataset: Dataset, table: DeltaTable) -> None:
     """Refuse a table to which no release can be committed.
 
@@ -162,7 +201,7 @@ def require_plain_table(root: Path, dataset: Dataset, table: DeltaTable) -> None
     """
     protocol, what, configuration = table.protocol(), f"published table {root}", table.metadata().configuration
     require_plain(what, (*(protocol.reader_features or ()), *(protocol.writer_features or ())), configuration)
-    require_own_rules(what, dataset, table_fields(table), configuration)
+    require_own_rules(what, dataset, table)
     require_partitioning(what, dataset, table.metadata().partition_columns)
 
 

@@ -363,6 +363,8 @@ class PublishedTable:
             commit.require_files_of_the_unit(manifest)
             for folder in sorted({shadow_of(f.path) for f in manifest.added}):
                 self._require_written(folder, commit.without_dropped(commit.table_types(table), self._dataset))
+        else:
+            commit.require_rules_as_before(manifest, table, self._root)
         commit.require_exactly_the_active_files(manifest, active)
         commit.require_new_files(manifest, active)
         commit.require_files_on_disk(manifest, self._root)

@@ -13,7 +13,7 @@ from backfill_assets.core.fields import is_numeric
 from backfill_assets.core.text import checked_name
 from backfill_assets.dataset.definition import AuditTrail
 from backfill_assets.delta.adoptable import FoundColumn, FoundTable
-from backfill_assets.delta.commit import generated_rule
+from backfill_assets.delta.commit import GENERATED, LENGTH
 
 _HEAD: Final = """\
 # Drafted from the table by `backfill adopt`. docs/dataset-yaml.md explains every key.
@@ -21,12 +21,14 @@ _HEAD: Final = """\
 """
 _LONGEST: Final = 63
 """Characters of a name."""
+_NAMES: Final = {GENERATED: "generated", LENGTH: "length"}
+"""What rules of columns are called in the draft."""
 
 
 def draft_of(found: FoundTable, name: str, key: tuple[str, ...], audit: AuditTrail) -> Mapping[str, str]:
     """The files of a dataset folder that declares the table as it is, by name.
 
-    Its own rules become checks that block a release: constraints and generated columns as rules, NOT NULL as such.
+    Its own rules become checks that block a release: NOT NULL as such, all others as rules.
 
     Raises:
         InvalidNameError: it is not a name for a dataset.
@@ -88,9 +90,10 @@ def _rules(found: FoundTable) -> Mapping[str, Mapping[str, str]]:
         f"constraint_{i}_{re.sub('[^a-z0-9]+', '_', name.lower())}"[:_LONGEST]: {"sql": sql}
         for i, (name, sql) in enumerate(found.constraints.items(), 1)
     }
-    generated = {
-        f"generated_{column.name}"[:_LONGEST]: {"sql": generated_rule(column.name, column.generated)}
+    of_columns = {
+        f"{_NAMES[key]}_{column.name}"[:_LONGEST]: {"sql": sql}
         for column in found.columns
-        if column.generated
+        for key, sql in column.rules.items()
+        if sql
     }
-    return constraints | generated
+    return constraints | of_columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from backfill_assets.core.release import CommitKind, TableCommit
 from backfill_assets.dataset.definition import AuditTrail
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.delta.adoptable import FoundColumn, FoundTable, look_at
+from backfill_assets.delta.commit import GENERATED, LENGTH
 from backfill_assets.project.adopted_dataset import draft_of
 from backfill_assets.storage.layout import OWNER
 from backfill_assets_tests.harness.clocks import START
@@ -99,6 +101,24 @@ def test_commands_about_all_tables_end_with_an_error_if_one_is_out_of_reach(run:
     assert [run(*words).exit_code for words in (("sweep",), ("reconcile",))] == [0, 0]
 
 
+def test_the_draft_has_the_length_of_a_text_as_a_rule_that_blocks(run: Run, lake: Path, tmp_path: Path) -> None:
+    for commit in (lake / "_delta_log").glob("*.json"):
+        lines = [json.loads(line) for line in commit.read_text().splitlines()]
+        for found in (line["metaData"] for line in lines if "metaData" in line):
+            schema = json.loads(found["schemaString"])
+            schema["fields"][-1]["metadata"] = {"__CHAR_VARCHAR_TYPE_STRING": "varchar(20)"}
+            found["schemaString"] = json.dumps(schema)
+        commit.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run("adopt", "orders", "--from", str(lake), "--key", "order_id")
+    dataset = load_folder(tmp_path / "datasets").datasets["orders"].dataset
+    assert dataset.checks.rules["length_city"].sql == "city IS NULL OR length(city) <= 20"
+    run("adopt", "orders", "--from", str(lake), "--drained")
+    file = tmp_path / "datasets" / "orders" / "dataset.yaml"
+    file.write_text(file.read_text().replace("<= 20", "<= 21"))
+    with pytest.raises(PreconditionError, match=r"column city __CHAR_VARCHAR_TYPE_STRING \(city IS NULL OR .* <= 20\)"):
+        Application.from_env().tables["orders"].prepare("_shadow/u/1")
+
+
 def test_a_draft_overwrites_nothing_and_a_dry_run_writes_nothing(run: Run, lake: Path, tmp_path: Path) -> None:
     shown = run("adopt", "orders", "--from", str(lake), "--key", "order_id", "--dry-run").output
     assert "constraint_1_is_positive" in shown
@@ -138,7 +158,8 @@ TYPES = st.sampled_from(
     ["string", "boolean", "integer", "long", "float", "double", "date", "timestamp", "decimal(12,2)"]
 )
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,62}", fullmatch=True)
-COLUMNS = st.builds(FoundColumn, NAMES, TYPES, st.booleans(), st.text(max_size=20), st.sampled_from(["", "k + 1"]))
+RULES = st.sampled_from([{}, {GENERATED: "k <=> (k + 1)"}, {LENGTH: "k IS NULL OR length(k) <= 3"}])
+COLUMNS = st.builds(FoundColumn, NAMES, TYPES, st.booleans(), st.text(max_size=20), RULES)
 
 
 @given(
@@ -163,7 +184,8 @@ def test_the_draft_of_any_table_is_a_dataset_without_problems(
     assert [str(problem) for problem in catalog.problems] == []
     dataset = catalog.datasets["orders"].dataset
     assert all(dataset.enforces(sql) for sql in constraints.values())
-    assert all(dataset.enforces_not_null(column.name) for column in own if not column.nullable)
+    assert all(dataset.enforces(f"{column.name} IS NOT NULL") for column in own if not column.nullable)
+    assert all(dataset.enforces(sql) for column in own for sql in column.rules.values())
 
 
 def test_a_table_shows_what_it_has(lake: Path) -> None:

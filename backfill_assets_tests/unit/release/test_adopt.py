@@ -616,6 +616,18 @@ def generated(folder: Path) -> None:
     with_fields(folder, "amount", metadata={"delta.generationExpression": "id * 2"})
 
 
+def of_a_length(folder: Path, declared: str = "varchar(3)") -> None:
+    with_fields(folder, "amount", metadata={"__CHAR_VARCHAR_TYPE_STRING": declared})
+
+
+def of_a_padded_length(folder: Path) -> None:
+    of_a_length(folder, "char(3)")
+
+
+def of_a_length_inside(folder: Path) -> None:
+    of_a_length(folder, "array<varchar(3)>")
+
+
 def constrained(folder: Path) -> None:
     changed(folder, "metaData", configuration={"delta.constraints.positive": "amount > 0"})
 
@@ -678,6 +690,9 @@ def read_by_manifests(folder: Path) -> None:
     [
         (not_null, r"column amount NOT NULL"),
         (generated, r"column amount delta.generationExpression \(amount <=> \(id \* 2\)\)"),
+        (of_a_length, r"column amount __CHAR_VARCHAR_TYPE_STRING \(amount IS NULL OR length\(amount\) <= 3\)"),
+        (of_a_padded_length, r"column amount __CHAR_VARCHAR_TYPE_STRING \(amount IS NULL OR length\(amount\) <= 3\)"),
+        (of_a_length_inside, r"column amount __CHAR_VARCHAR_TYPE_STRING;"),
         (constrained, r"constraint positive \(amount > 0\)"),
         (append_only, r"delta.appendOnly, and a release replaces files"),
         (with_deletion_vectors, r"deletionVectors"),
@@ -711,22 +726,64 @@ def test_a_table_that_no_release_fits_is_refused_before_anything_is_written(
     assert world.ledger.releases("sales") == ()
 
 
-@pytest.mark.parametrize("change", [not_null, generated, constrained])
+RULES = ("amount <=> (id * 2)", "amount > 0", "amount IS NULL OR length(amount) <= 3")
+
+
+def enforce(world: World, **changes: object) -> None:
+    """Declare all rules of the tables here as blocking checks."""
+    said = world.datasets["sales"].model_dump(mode="json", exclude_defaults=True)
+    said |= {"checks": {"rules": {f"rule_{i}": {"sql": sql} for i, sql in enumerate(RULES)}}, **changes}
+    said["columns"]["amount"] |= {"nullable": False}
+    world.datasets["sales"] = found = Dataset.model_validate(said)
+    world.tables["sales"] = PublishedTable(layout(world.folder), found, world.clock)
+
+
+@pytest.mark.parametrize("change", [not_null, generated, of_a_length, constrained])
 def test_the_rules_of_a_table_are_no_obstacle_if_blocking_checks_enforce_them(
     world: World, tmp_path: Path, change: Any
 ) -> None:
     folder = tmp_path / "lake"
     write(folder, {day(0): [2]})
     change(folder)
-    rules = {"a": {"sql": "amount <=> (id * 2)"}, "b": {"sql": "amount > 0"}}
-    said = world.datasets["sales"].model_dump(mode="json", exclude_defaults=True)
-    said |= {"checks": {"rules": rules}}
-    said["columns"]["amount"] |= {"nullable": False}
-    world.datasets["sales"] = found = Dataset.model_validate(said)
-    world.tables["sales"] = PublishedTable(layout(world.folder), found, world.clock)
+    before = json.loads(DeltaTable(folder).schema().to_json())["fields"]
+    enforce(world)
     adopted(world, folder)
     world.released({day(0): [7]})
     assert content(folder) == {day(0): [7]}
+    # The release added its audit columns, and no rule of another column got lost.
+    assert json.loads(DeltaTable(folder).schema().to_json())["fields"][: len(before)] == before
+
+
+def test_the_length_of_a_column_that_no_model_fills_is_no_obstacle(world: World, tmp_path: Path) -> None:
+    folder = tmp_path / "lake"
+    write_deltalake(folder, rows_of({day(0): [2]}).select([*PLAIN, "unit"]), partition_by=["day"])
+    with_fields(folder, "unit", name="old", metadata={"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"})
+    world.datasets["sales"] = found = world.datasets["sales"].model_copy(update={"dropped_columns": ("old",)})
+    world.tables["sales"] = PublishedTable(layout(world.folder), found, world.clock)
+    assert adopted(world, folder).days == (day(0),)
+
+
+def test_files_that_a_rule_was_never_checked_on_do_not_come_back_after_it(world: World, lake: Path) -> None:
+    """Whoever adds a constraint has only the rows of that time checked, and a rollback would bring back others."""
+    write(lake, {day(2): [-4]})
+    adopted(world, lake)
+    release = world.released({day(2): [7]})
+    DeltaTable(lake).alter.add_constraint({"positive": "amount > 0"})
+    enforce(world)
+    adoption(world).accept("sales", "no refunds any more")
+    again = world.released({day(2): [8]})
+    assert world.rollback().execute(again, "a typing error").days == (day(2),)
+    with pytest.raises(
+        PreconditionError,
+        match=rf"own rules as before {release}, found constraint positive \(amount > 0\).* build these days again",
+    ):
+        world.rollback().execute(release, "finance says no")
+    assert content(lake)[day(2)] == [7]
+    DeltaTable(lake).alter.drop_constraint("positive")
+    world.rollback().execute(release, "finance says no")
+    assert content(lake)[day(2)] == [-4, 1]
+
+
 
 
 def test_rows_outside_of_the_declared_history_are_refused(world: World, lake: Path) -> None:

@@ -66,7 +66,7 @@ def status(
     if json:
         as_json(found)
         return
-    _show(found)
+    _show(application, found)
 
 
 def overview(application: Application) -> Overview:
@@ -104,7 +104,7 @@ def say_held(holds: Iterable[Hold], what: str) -> None:
         )
 
 
-def _show(found: Overview) -> None:
+def _show(application: Application, found: Overview) -> None:
     about_datasets = ("dataset", "published days", "watermark", "rows", "on hold", "version")
     table(about_datasets, [tuple(v for k, v in d.items() if k != "gaps") for d in found["datasets"]], "Datasets")
     for one in found["datasets"]:
@@ -122,12 +122,13 @@ def _show(found: Overview) -> None:
         say_held(
             (held[o.dataset, day] for day in o.days if (o.dataset, day) in held), f"built from an older {o.causes}"
         )
-    built = "not built from the deliveries in force"
     for name, days in found["moved"].items():
+        built, then = "not built from the rows that its source table has now", "bring them up to date"
+        if application.dataset(name).lands_files:
+            built, then = f"not built from the deliveries in force; see: backfill deliveries {name}", "then"
         if others := [day for day in days if (name, day) not in held]:
-            about = f"{name} {format_days(others, most=3)}: {built}"
-            say(f"{about}; see: backfill deliveries {name}, then: backfill refresh {name}")
-        say_held((held[name, day] for day in days if (name, day) in held), f"{built}; see: backfill deliveries {name}")
+            say(f"{name} {format_days(others, most=3)}: {built}, {then}: backfill refresh {name}")
+        say_held((held[name, day] for day in days if (name, day) in held), built)
     for name, days in found["gone"].items():
         say(
             f"{name} {format_days(days, most=3)}: gone from the source table; they stay published, and cannot be built again"

@@ -89,6 +89,9 @@ def test_status_names_days_that_moved_and_days_that_are_gone_and_the_doctor_find
     assert found["gone"]["events"] == [str(D1)]
     said = " ".join(run("status").split())
     assert f"events {D1}: gone from the source table; they stay published, and cannot be built again" in said
+    moved = f"events {D2}: not built from the rows that its source table has now, bring them up to date: backfill refresh events"
+    assert moved in said
+    assert "backfill deliveries events" not in said
     assert "events" not in run("doctor", "--json")
 
 

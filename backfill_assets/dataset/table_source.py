@@ -23,8 +23,8 @@ _LONGEST_KEY: Final = 60
 def _folder(value: str) -> str:
     if _IN_A_CATALOG.fullmatch(value):
         raise ValueError(
-            f"a table of a catalog cannot be a source yet; write the folder of a Delta table below the sources folder "
-            f"(./{value} if it has this name)"
+            f"a source is named by its folder, not by its name in a catalog; write the folder of a Delta table below the "
+            f"sources folder (./{value} if the folder has this name)"
         )
     return value
 

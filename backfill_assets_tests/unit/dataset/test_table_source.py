@@ -71,7 +71,7 @@ def test_keys_of_files_are_refused_by_name(tmp_path: Path, line: str) -> None:
 @pytest.mark.parametrize("name", ["bronze.trips", "main.bronze.trips"])
 def test_a_table_of_a_catalog_is_refused_with_a_way_out(tmp_path: Path, name: str) -> None:
     (message,) = refused(tmp_path, TABLE.replace("bronze/trips", name))
-    assert "a table of a catalog cannot be a source yet; write the folder of a Delta table" in message
+    assert "a source is named by its folder, not by its name in a catalog; write the folder of a Delta table" in message
     assert source(of_table(tmp_path / "way_out", TABLE.replace("bronze/trips", f"./{name}"))).table == f"./{name}"
 
 

@@ -300,8 +300,8 @@ def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[
         DeltaError: the folder has no complete Delta table.
     """
     table = DeltaTable(place)
-    # Adding or renaming a column changes no file, but it changes what is read.
-    known: tuple[object, ...] = (table.metadata().id, table.schema().to_json())
+    # Adding or renaming a column changes no file, but it changes what is read. The text has metadata in any order.
+    known: tuple[object, ...] = (table.metadata().id, _in_order(table.schema().to_json()))
     if "deletionVectors" in (table.protocol().reader_features or ()):
         # A deletion vector removes rows from a file that keeps its name.
         return dict.fromkeys(days, digest([*known, table.version()]))
@@ -312,6 +312,15 @@ def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[
     if not by_day:
         return dict.fromkeys(days, digest([*known, sorted(files.get(None, []))]))
     return {day: digest([*known, sorted(files.get(day, []))]) for day in days}
+
+
+def _in_order(schema: str) -> str:
+    """The JSON of a schema with the metadata of its fields in order, and otherwise as it is."""
+
+    def in_order(found: dict[str, Any]) -> dict[str, Any]:
+        return found if "type" in found else dict(sorted(found.items()))
+
+    return json.dumps(json.loads(schema, object_hook=in_order), separators=(",", ":"), ensure_ascii=False)
 
 
 @dataclass(frozen=True)

@@ -784,6 +784,22 @@ def test_files_that_a_rule_was_never_checked_on_do_not_come_back_after_it(world:
     assert content(lake)[day(2)] == [-4, 1]
 
 
+def test_rows_that_nobody_has_accepted_do_not_go_on_into_the_tables_that_are_built_from_them(
+    tmp_path: Path, lake: Path
+) -> None:
+    world = World(tmp_path, ("orders<sales", "sales"))
+    adopted(world, lake)
+    overwrite(lake, day(0), [9])
+    unit = world.open_unit({"orders": [day(0)]})
+    world.build(unit, "orders", {day(0): [9]})
+    with pytest.raises(PreconditionError, match="sales: its adopted table has 1 commit of another writer"):
+        world.publisher().release(unit.id)
+    adoption(world).accept("sales", "it was right")
+    world.publisher().release(unit.id)
+    assert world.content("orders") == {day(0): [9]}
+    world.close()
+
+
 
 
 def test_rows_outside_of_the_declared_history_are_refused(world: World, lake: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from deltalake import DeltaTable
@@ -47,6 +48,21 @@ def source_key(loaded: LoadedDataset, *path: str) -> str:
     return f"{loaded.folder / 'dataset.yaml'}: {'.'.join(('source', *path))}"
 
 
+def require_another_table(loaded: LoadedDataset, layout: Layout, published: Path) -> None:
+    """Refuse a source that is the dataset's own published table: each release would be read again as new rows.
+
+    Raises:
+        SourceError: it is.
+        LayoutError: a link leads out of the sources folder.
+    """
+    source = loaded.dataset.source
+    if isinstance(source, TableSource) and layout.source_file(source.table) == published.resolve():
+        raise SourceError(
+            f"{source_key(loaded, 'table')}: {source.table} is the published table of {loaded.name} itself, so each release would "
+            "be read again as new rows; name the table that its rows come from"
+        )
+
+
 @dataclass(frozen=True)
 class TableVersion:
     """One version of a source table: its number, and what it has of each delivery day by its log."""
@@ -59,12 +75,13 @@ def table_version(loaded: LoadedDataset, layout: Layout, number: int | None = No
     """A version of the source table, or the one that `dataset.yaml` says; reads only its log.
 
     Raises:
-        SourceError: there is no such table or version, delta-rs cannot read it, it is not partitioned by the day, or it has
-            rows that belong to no day.
+        SourceError: there is no such table or version, delta-rs cannot read it, it is not partitioned by the day, it has
+            rows that belong to no day, or it is the dataset's own published table.
         LayoutError: a link leads out of the sources folder.
     """
     source, key = table_of(loaded), source_key(loaded, "table")
     place = layout.source_file(source.table)
+    require_another_table(loaded, layout, layout.link(loaded.name))
     if not is_table(place):
         raise SourceError(
             f"{key}: the Delta table {source.table} is not in {layout.sources}; put it there, or correct source.table"

@@ -15,6 +15,7 @@ from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.delta.adoptable import require_adoptable
 from backfill_assets.delta.table import PublishedTable
+from backfill_assets.evidence.known_deliveries import require_another_table
 from backfill_assets.release.finish import (
     WAIT,
     After,
@@ -96,13 +97,16 @@ class Adoption(OnWarehouse):
         Raises:
             DatasetError: the dataset is not loaded.
             ArgumentError: it is adopted already.
-            PreconditionError: releases cannot be committed to this table; nothing was written then.
+            PreconditionError: releases cannot be committed to this table, or the dataset had another one; nothing was
+                written then.
+            SourceError: it is the source of the dataset; nothing was written then.
             LayoutError: the dataset has another table, or the table has another owner.
             TableMovedError: its former writer is still at work.
         """
         require_tables(self.tables, (name,))
         with publish_locks(self.ledger, (name,), self.wait):
             require_adoptable(folder, self.definitions[name])
+            require_another_table(self.datasets[name], self.layout, folder)
             take(self.layout, name, folder)
         self.checkpoint("take")
         with self._settled(name):

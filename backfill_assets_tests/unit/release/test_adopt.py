@@ -20,6 +20,7 @@ from backfill_assets.core.errors import (
     LayoutError,
     PreconditionError,
     RollbackError,
+    SourceError,
     TableMovedError,
     UnitError,
 )
@@ -28,6 +29,7 @@ from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.findings import FindingSeverity
+from backfill_assets.evidence.known_deliveries import KnownDeliveries
 from backfill_assets.evidence.readiness import Readiness
 from backfill_assets.release.adopt import Adopted, Adoption
 from backfill_assets.release.finish import no_checkpoint
@@ -798,6 +800,23 @@ def test_rows_that_nobody_has_accepted_do_not_go_on_into_the_tables_that_are_bui
     world.publisher().release(unit.id)
     assert world.content("orders") == {day(0): [9]}
     world.close()
+
+
+def test_a_table_that_the_dataset_itself_reads_is_not_adopted(world: World) -> None:
+    """Each release would be read again as new rows: an amount in cents would be multiplied by 100 each time."""
+    lake = layout(world.folder).sources / "lake" / "sales"
+    write(lake, {day(0): [1]})
+    said = world.datasets["sales"].model_dump(mode="json", exclude_defaults=True)
+    said["source"] = {"table": "lake/sales", "day": "day", "columns": {"id": "long", "amount": "long"}}
+    world.datasets["sales"] = Dataset.model_validate(said)
+    with pytest.raises(SourceError, match=r"source\.table: lake/sales is the published table of sales itself"):
+        adopted(world, lake)
+    assert not (lake / OWNER).exists()
+    plain, world.datasets["sales"] = world.datasets["sales"], dataset()
+    adopted(world, lake)
+    world.datasets["sales"] = plain
+    with pytest.raises(SourceError, match="is the published table of sales itself"):
+        KnownDeliveries(world.warehouse()).of("sales", [day(0)])
 
 
 

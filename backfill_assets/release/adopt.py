@@ -83,6 +83,10 @@ def require_sole_writer(dataset: str, table: PublishedTable, records: Sequence[R
     )
 
 
+def _has_baseline(records: Sequence[ReleaseRecord]) -> bool:
+    return any(record.manifest.kind is ReleaseKind.baseline for record in records)
+
+
 @dataclass(frozen=True)
 class Adoption(OnWarehouse):
     """Adopts tables, accepts what another writer did to them, and gives them back; moves and copies no data."""
@@ -107,11 +111,16 @@ class Adoption(OnWarehouse):
         with publish_locks(self.ledger, (name,), self.wait):
             require_adoptable(folder, self.definitions[name])
             require_another_table(self.datasets[name], self.layout, folder)
+            known = self._finalized(name)
+            if known and not _has_baseline(known) and not self.tables[name].exists():
+                raise PreconditionError(
+                    f"{name} has releases of another table, the newest is {known[0].manifest.release}, and they would count for "
+                    f"days of {folder}; adopt it under another name"
+                )
             take(self.layout, name, folder)
         self.checkpoint("take")
         with self._settled(name):
-            records = self.ledger.releases(name, states={ReleaseState.finalized})
-            if any(record.manifest.kind is ReleaseKind.baseline for record in records):
+            if _has_baseline(self._finalized(name)):
                 raise ArgumentError(
                     f"{name} is adopted already; to accept what another writer did to its table: backfill adopt {name} --again"
                 )
@@ -128,7 +137,7 @@ class Adoption(OnWarehouse):
         Raises:
             DatasetError: the dataset is not loaded.
             ArgumentError: the table is not adopted, or no other writer committed to it.
-            PreconditionError: releases can no longer be committed to it.
+            PreconditionError: releases can no longer be committed to it, or its log has lost some.
         """
         require_tables(self.tables, (name,))
         with self._settled(name):
@@ -136,6 +145,12 @@ class Adoption(OnWarehouse):
             if not self.tables[name].foreign() and not changed_days(self.tables[name], self.ledger.releases(name)):
                 raise ArgumentError(f"{name}: no other writer committed to its table; there is nothing to accept")
             require_adoptable(self.layout.published_path(name), self.definitions[name])
+            known = self._finalized(name)
+            if known and self.tables[name].committed(known[0].manifest.release) is None:
+                raise PreconditionError(
+                    f"{name}: the log of its table does not have its newest release, {known[0].manifest.release}: it was restored "
+                    f"or written again, so nothing is known of its days. Give it back (backfill unadopt {name}), and adopt it"
+                )
             self.tables[name].keep_long_enough()
             done = self._baseline(name, reason)
         self.after((done.release,))
@@ -179,6 +194,9 @@ class Adoption(OnWarehouse):
                     f"{name}: campaign {campaign.id} is published and not signed off, and could not be rolled back any more; "
                     f"sign it off (backfill sign-off {campaign.id}) or roll it back first"
                 )
+
+    def _finalized(self, name: str) -> tuple[ReleaseRecord, ...]:
+        return self.ledger.releases(name, states={ReleaseState.finalized})
 
     def _settled(self, name: str) -> AbstractContextManager[None]:
         return Reconcile(self.warehouse, self.after).settled((name,), {name}, self.wait)

@@ -4,6 +4,7 @@ import datetime as dt
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -819,6 +820,32 @@ def test_a_table_that_the_dataset_itself_reads_is_not_adopted(world: World) -> N
         KnownDeliveries(world.warehouse()).of("sales", [day(0)])
 
 
+def test_a_dataset_with_releases_of_another_table_adopts_none(world: World, lake: Path) -> None:
+    release = world.released({day(0): [3]})
+    shutil.rmtree(world.homes["sales"])
+    with pytest.raises(PreconditionError, match=rf"releases of another table, the newest is {release}.* another name"):
+        adopted(world, lake)
+    assert not (lake / OWNER).exists()
+
+
+def test_a_log_that_was_restored_or_written_again_is_not_accepted_but_adopted_again(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    backup = world.folder / "backup"
+    shutil.copytree(lake / "_delta_log", backup)
+    release = world.released({day(0): [7]})
+    shutil.rmtree(lake / "_delta_log")
+    shutil.copytree(backup, lake / "_delta_log")
+    unit = unreleased(world, {day(1): [8]})
+    with pytest.raises(PreconditionError, match=r"see other files of 2026-01-01 than releases brought"):
+        world.publisher().release(unit)
+    with pytest.raises(PreconditionError, match=rf"its newest release, {release}: it was restored.* unadopt sales"):
+        adoption(world).accept("sales", "from the backup")
+    world.ledger.move(unit, {UnitState.open}, UnitState.discarded)
+    adoption(world).give_back("sales")
+    adopted(world, lake)
+    world.rollback().execute(world.released({day(0): [9]}), "no")
+    assert content(lake) == {day(0): [1], day(1): [1, 5], day(2): [1]}
+    assert findings(world) == []
 
 
 def test_rows_outside_of_the_declared_history_are_refused(world: World, lake: Path) -> None:

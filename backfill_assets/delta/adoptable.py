@@ -19,7 +19,7 @@ from backfill_assets.core.text import checked_name
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.sources import ColumnType
 from backfill_assets.delta import commit, shadows
-from backfill_assets.delta.reading import add_actions, commits_of, error_text
+from backfill_assets.delta.reading import add_actions, commits_of, error_text, opened
 
 _TYPE: Final = TypeAdapter[str](ColumnType)
 _KNOWN_FEATURES: Final = frozenset({
@@ -125,10 +125,10 @@ def require_adoptable(folder: Path, dataset: Dataset) -> FoundTable:
 
 def _opened(folder: Path) -> DeltaTable:
     try:
-        return DeltaTable(folder)
+        return opened(folder)
     except TableNotFoundError:
         raise PreconditionError(f"{folder}: there is no Delta table; name the folder that has its _delta_log") from None
-    except DeltaError as error:
+    except (DeltaError, ValueError) as error:
         raise PreconditionError(f"{folder}: its Delta log cannot be read ({error_text(error)})") from error
 
 

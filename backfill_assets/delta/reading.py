@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -201,10 +202,19 @@ def active_files(table: DeltaTable, root: Path, dataset: Dataset) -> FilesByDay:
 
 
 def add_actions(table: DeltaTable, *columns: str) -> list[dict[str, Any]]:
-    """Some columns of the active files of a loaded version."""
+    """Some columns of the active files of a loaded version.
+
+    Raises:
+        PreconditionError: a partition is a day that Python does not have.
+    """
     # `pa.table` would work too, but loads pandas to find out whether its argument is a data frame.
     found = pa.RecordBatchReader.from_stream(table.get_add_actions()).read_all()
-    return list(found.select(list(columns)).to_pylist())
+    try:
+        return list(found.select(list(columns)).to_pylist())
+    except OverflowError:
+        raise PreconditionError(
+            f"{table.table_uri} has rows of a day outside of the years 1 to 9999; delete them"
+        ) from None
 
 
 def shadow_files(log: ShadowLog, folder: str, dataset: Dataset, days: Collection[dt.date]) -> FilesByDay:
@@ -293,13 +303,25 @@ def tables_in(folder: Path) -> tuple[Path, ...]:
     return tuple(path for path in sorted(listed(folder)) if is_table(path))
 
 
+def opened(place: Path, version: int | None = None) -> DeltaTable:
+    """A table of others at a version; raises ValueError if there is none yet, or delta-rs would read another folder."""
+    # Delta-rs would look for each version in between, which takes for ever.
+    if version is not None and version > (newest := max((number for number, _ in commits(place / LOG)), default=-1)):
+        raise ValueError(f"there is no version {version}, the newest is {newest}")
+    # Its log is read from the path as if that were part of a URL.
+    if (other := unquote(str(place))) != str(place):
+        raise ValueError(f"because of the % in its path, {other} would be read; rename the folder")
+    return DeltaTable(place, version=version)
+
+
 def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
     """A digest (hex) by day of the table's files for it; of all files if it is not partitioned by `column`.
 
     Raises:
         DeltaError: the folder has no complete Delta table.
+        ValueError: delta-rs would read another folder.
     """
-    table = DeltaTable(place)
+    table = opened(place)
     # Adding or renaming a column changes no file, but it changes what is read. The text has metadata in any order.
     known: tuple[object, ...] = (table.metadata().id, _in_order(table.schema().to_json()))
     if "deletionVectors" in (table.protocol().reader_features or ()):

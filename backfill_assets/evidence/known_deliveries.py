@@ -6,22 +6,23 @@ import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.delivery import Delivery, TableDay
-from backfill_assets.core.errors import DatasetError, InvalidDayError, SourceError
-from backfill_assets.core.text import in_one_line
+from backfill_assets.core.errors import DatasetError, InvalidDayError, PreconditionError, SourceError
+from backfill_assets.core.text import in_one_line, shortened
 from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.table_source import TableSource
-from backfill_assets.delta.reading import HeldDay, error_text, held_days, is_table
+from backfill_assets.delta.reading import HeldDay, error_text, held_days, is_table, opened
 from backfill_assets.storage.layout import Layout
 from backfill_assets.warehouse import OnWarehouse
+
+_SHOWN: Final = 60
 
 
 class SourceFingerprints(Protocol):
@@ -87,7 +88,7 @@ def table_version(loaded: LoadedDataset, layout: Layout, number: int | None = No
             f"{key}: the Delta table {source.table} is not in {layout.sources}; put it there, or correct source.table"
         )
     try:
-        table = DeltaTable(place, version=source.pinned if number is None else number)
+        table = opened(place, version=source.pinned if number is None else number)
         partitions = {column.lower(): column for column in table.metadata().partition_columns}
         if source.day.lower() not in partitions:
             raise SourceError(
@@ -96,7 +97,7 @@ def table_version(loaded: LoadedDataset, layout: Layout, number: int | None = No
                 "column, or partition the table by the day"
             )
         held = held_days(table, partitions[source.day.lower()])
-    except (DeltaError, OSError, ValueError) as error:
+    except (DeltaError, OSError, PreconditionError, ValueError) as error:
         text = in_one_line(error_text(error))
         raise SourceError(
             f"{key}: {source.table} cannot be read by delta-rs: {text}; deliver it completely, without features that delta-rs "
@@ -112,8 +113,9 @@ def _day_of(loaded: LoadedDataset, value: object) -> dt.date:
     try:
         return parse_day("" if value is None else str(value), source.day)
     except InvalidDayError as error:
+        shown = shortened(repr(value), _SHOWN)
         raise SourceError(
-            f"{source_key(loaded, 'day')}: {source.table} has rows with {source.day} = {value!r}, which no day would read; correct "
+            f"{source_key(loaded, 'day')}: {source.table} has rows with {source.day} = {shown}, which no day would read; correct "
             "or delete them there"
         ) from error
 

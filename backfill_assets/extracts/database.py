@@ -14,7 +14,7 @@ from sqlalchemy import URL, Connection, NullPool, create_engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from backfill_assets.core.errors import SourceError
-from backfill_assets.core.text import format_duration
+from backfill_assets.core.text import format_duration, in_one_line, without_secrets
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.extracts import Extract
 from backfill_assets.extracts.rows import BATCH, write_rows
@@ -27,6 +27,8 @@ _CONNECTING: Final = {
 _SETTINGS: Final = text(
     "SELECT set_config('TimeZone', :zone, true), set_config('statement_timeout', :milliseconds, true)"
 )
+_LONGEST_STATEMENT: Final = 2**31 - 1
+"""Milliseconds; Postgres refuses a longer timeout of a statement. `_in_time` has the limit as it was set."""
 _Row = TypeVar("_Row", bound=Sequence[object])
 
 
@@ -63,7 +65,8 @@ def newest_change(dataset: Dataset, extract: Extract, day: dt.date) -> tuple[int
 def _reading(dataset: Dataset, extract: Extract) -> Iterator[Connection]:
     """A transaction that is read only and sees one moment; its errors have no password."""
     url = _url(extract)
-    settings = {"zone": dataset.time_zone, "milliseconds": f"{extract.timeout.total_seconds() * 1000:.0f}"}
+    milliseconds = min(extract.timeout.total_seconds() * 1000, _LONGEST_STATEMENT)
+    settings = {"zone": dataset.time_zone, "milliseconds": f"{milliseconds:.0f}"}
     try:
         engine = create_engine(
             url, poolclass=NullPool, hide_parameters=True, use_native_hstore=False, connect_args=_CONNECTING
@@ -76,9 +79,11 @@ def _reading(dataset: Dataset, extract: Extract) -> Iterator[Connection]:
     except ImportError as error:
         raise SourceError(f"{error}; install backfill-assets[postgres]") from None
     except (SQLAlchemyError, ValueError, OverflowError) as error:
-        cause = " ".join(str(getattr(error, "orig", error)).split())
+        cause = str(getattr(error, "orig", error))
+        # In one line: the server quotes values of rows.
+        cause = in_one_line(without_secrets(cause.replace(url.password, "***") if url.password else cause))
         raise SourceError(
-            f"{cause.replace(url.password, '***') if url.password else cause}; check that the database of {extract.database} is up "
+            f"{cause}; check that the database of {extract.database} is up "
             "and reachable with this URL, and try the query there for this day"
         ) from None
 

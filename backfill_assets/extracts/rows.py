@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backfill_assets.core.errors import SourceError
-from backfill_assets.core.text import in_one_line, shortened, visible
+from backfill_assets.core.text import in_one_line, shortened, visible, without_secrets
 from backfill_assets.dataset.sources import Source
 
 BATCH: Final = 20_000
@@ -88,9 +88,9 @@ def _array(source: Source, name: str, values: Sequence[object], before: int) -> 
         try:
             found.append(None if value is None else exact(value, arrow))
         except (ValueError, ArithmeticError) as error:
-            shown = shortened(repr(value), _SHOWN)
             raise SourceError(
-                f"row {before + len(found) + 1}, column {source.shown(name)}: {shown} is no {kind} ({in_one_line(error)}); {_CAST}"
+                f"row {before + len(found) + 1}, column {source.shown(name)}: {_shown(value)} is no {kind} ({in_one_line(error)}); "
+                f"{_CAST}"
             ) from None
     try:
         return pa.array(found, arrow)
@@ -98,6 +98,13 @@ def _array(source: Source, name: str, values: Sequence[object], before: int) -> 
         raise SourceError(
             f"column {source.shown(name)}: a value is no {kind} ({in_one_line(error)}); {_CAST}"
         ) from None
+
+
+def _shown(value: object) -> str:
+    try:
+        return shortened(without_secrets(repr(value)), _SHOWN)
+    except ValueError:  # Python writes no integer of more than some thousand digits
+        return f"a very large {type(value).__name__}"
 
 
 def _arrow(kind: str) -> pa.DataType:
@@ -148,7 +155,7 @@ def _single(number: float) -> float:
 
 def _timestamp(value: Any, arrow: pa.DataType) -> dt.datetime:
     moment: dt.datetime = _time(value, arrow)
-    if moment.tzinfo is None:
+    if moment.utcoffset() is None:
         raise ValueError("it has no time zone: say which, such as column AT TIME ZONE 'UTC'")
     return moment.astimezone(dt.UTC)
 

@@ -6,6 +6,7 @@ The process runs the text that was hashed when the dataset was loaded, and ends 
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import itertools
 import json
 import os
@@ -20,13 +21,13 @@ from types import ModuleType
 from typing import Any, Final
 
 from backfill_assets.core.errors import SourceError
-from backfill_assets.core.text import format_duration, in_one_line, shortened, without_secrets
+from backfill_assets.core.text import format_duration, in_one_line, shortened, visible, without_secrets
 from backfill_assets.dataset.extracts import SCRIPT, Extract
 from backfill_assets.dataset.sources import Source
 from backfill_assets.extracts.rows import BATCH, write_rows
 
-_DONE, _REFUSED = 4, 3
-"""The exit codes of a process that has written all rows, or, in place of rows, why there are none; none occurs by chance."""
+_DONE, _REFUSED, _NO_ROOM = 4, 3, 5
+"""The exit codes of a process that has written all rows; or, in place of rows, why there are none; or not even that."""
 _LONGEST: Final = 2000
 
 
@@ -35,6 +36,7 @@ def extract_script(source: Source, extract: Extract, day: dt.date, file: Path) -
 
     Raises:
         SourceError: it fails, crashes or takes too long, or its rows do not fit the columns.
+        OSError: the disk is full.
     """
     plain = source.model_dump(mode="json", by_alias=True)
     asked = json.dumps({"source": plain, "script": extract.script, "day": day.isoformat(), "file": str(file)})
@@ -55,7 +57,11 @@ def extract_script(source: Source, extract: Extract, day: dt.date, file: Path) -
         finally:
             child.kill()
     if code == _REFUSED:
-        raise SourceError(file.read_text(encoding="utf-8"))
+        # A file that ends its process with this very code has written no text.
+        with file.open(encoding="utf-8", errors="replace") as why:
+            raise SourceError(shortened(visible(why.read(_LONGEST)), _LONGEST))
+    if code == _NO_ROOM:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if code != _DONE:
         raise SourceError(f"{SCRIPT}: its process has ended with exit code {code}; see the run's output")
 
@@ -99,7 +105,7 @@ def _run(asked: Mapping[str, Any]) -> None:
 
 def _why(error: BaseException) -> str:
     if isinstance(error, SourceError):
-        return str(error)
+        return visible(str(error))
     own = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == SCRIPT]
     place = f"{SCRIPT}, line {own[-1]}" if own else SCRIPT
     # Not the whole traceback: messages of libraries quote addresses with tokens.
@@ -119,7 +125,10 @@ def main() -> int:
     try:
         _run(asked)
     except BaseException as error:  # noqa: BLE001 - also sys.exit: what was written until then looks complete
-        Path(asked["file"]).write_text(shortened(without_secrets(_why(error)), _LONGEST), encoding="utf-8")
+        try:
+            Path(asked["file"]).write_text(shortened(without_secrets(_why(error)), _LONGEST), encoding="utf-8")
+        except OSError:
+            return _NO_ROOM
         return _REFUSED
     return _DONE
 

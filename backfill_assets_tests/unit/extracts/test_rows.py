@@ -20,6 +20,7 @@ from backfill_assets.dataset.sources import Source
 from backfill_assets.extracts.rows import BATCH, have_same_rows, write_rows
 from backfill_assets.pipeline.formats import require_columns
 from backfill_assets_tests.harness.examples import examples
+from backfill_assets_tests.unit.hostile.watch import observed, showable
 
 ZONES = st.timezones()
 NAIVE = dt.datetime.fromisoformat("2024-01-01")
@@ -106,6 +107,40 @@ def test_any_value_comes_back_or_is_refused_with_its_row_and_column(tmp_path: Pa
 def test_a_value_that_would_lose_something_is_refused(tmp_path: Path, kind: str, value: object) -> None:
     with pytest.raises(SourceError, match="column c: "):
         write_rows(tmp_path / "rows.parquet", source({"c": kind}), ["c"], [[(value,)]])
+
+
+class Nowhere(dt.tzinfo):
+    """A time zone without a place: its times are as naive as those without any."""
+
+    def utcoffset(self, _: dt.datetime | None) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "shown"),
+    [
+        ("decimal(9,2)", 10**5000, "a very large int is no decimal(9,2) (it has more digits)"),
+        ("double", -(10**5000), "a very large int is no double"),
+        ("string", 10**5000, "a very large int is no string (it is a int)"),
+        ("long", 10**5000, "a value is no long"),
+        ("decimal(9,2)", Decimal("1E+999999"), "1E+999999') is no decimal(9,2)"),
+        ("decimal(9,2)", Decimal("1E-999999"), "1E-999999') is no decimal(9,2)"),
+        ("decimal(9,2)", Decimal("sNaN"), "it is not finite"),
+        ("long", "9" * 100_000, "\u2026 is no long"),
+        ("long", "\x1b]0;x\x07\u202e\ud800", r"'\x1b]0;x\x07\u202e\ud800' is no long"),
+        ("timestamp", NAIVE.replace(tzinfo=Nowhere()), "it has no time zone"),
+        ("timestamp", dt.datetime.max.replace(tzinfo=dt.timezone(-dt.timedelta(hours=12))), "date value out of range"),
+        ("timestamp", dt.datetime.min.replace(tzinfo=dt.timezone(dt.timedelta(hours=14))), "date value out of range"),
+    ],
+    ids=range(12),
+)  # fmt: skip
+def test_a_huge_or_odd_value_is_refused_with_its_column_in_a_short_text(
+    tmp_path: Path, kind: str, value: object, shown: str
+) -> None:
+    with pytest.raises(SourceError, match="column c: ") as refused:
+        write_rows(tmp_path / "rows.parquet", source({"c": kind}), ["c"], [[(value,)]])
+    assert shown in observed(refused.value)
+    showable(str(refused.value))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import shutil
@@ -15,13 +16,16 @@ from hypothesis import strategies as st
 
 from backfill_assets.core.days import EARLIEST, LATEST
 from backfill_assets.core.text import NAME_PATTERN, hidden_in
+from backfill_assets.dataset.deliveries import to_extract
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.models import sql_problems
+from backfill_assets.dataset.table_source import TableSource
 from backfill_assets.dataset.yaml import MOST_PROBLEMS
 from backfill_assets.orchestration.names import partitions_of
+from backfill_assets.storage.layout import below
 from backfill_assets_tests.harness.dataset_folders import FACT, YAML, loaded, problems, spoiled, write_dataset
-from backfill_assets_tests.unit.hostile.strategies import BOMBS, as_yaml, broken, often, texts
+from backfill_assets_tests.unit.hostile.strategies import BOMBS, as_yaml, broken, often, replaced, texts
 from backfill_assets_tests.unit.hostile.strategies import spoiled as spoiled_document
 from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, observed, showable
 
@@ -42,6 +46,17 @@ golden:
 """
 WHOLE = YAML.replace("nullable: false", "nullable: false, tolerance: 0.5") + COMPARED
 GOOD = json.loads(json.dumps(yaml.safe_load(WHOLE), default=str))
+NOW = dt.datetime(2024, 3, 1, tzinfo=dt.UTC)
+
+COLUMNS = {"trip": "long", "fare": {"from": "Fare EUR", "type": "decimal(10,2)"}, "city": "string"}
+TABLE = {"table": "bronze/trips", "day": "ingested", "version": 3, "on_missing": "pass", "columns": COLUMNS}
+LIMITS = {"max_parallel": 2, "rate_limit": "5/min", "again": "3d", "timeout": "1h"}
+QUERY = {"database": "env:TRIPS_URL", "query": "SELECT trip, fare, city FROM trips WHERE day = :day", **LIMITS}
+SOURCES = [
+    TABLE,
+    {"columns": COLUMNS, "extract": QUERY},
+    {"columns": COLUMNS, "extract": {"file": "extract.py", **LIMITS}},
+]
 
 
 def fresh(root: Path) -> Path:
@@ -70,6 +85,13 @@ def judged(root: Path) -> Catalog:
         for day in (dataset.start, dataset.end or dataset.start):
             dataset.with_lookback((day,))
             dataset.delivery_days((day,))
+            if dataset.extract is not None:
+                below(root, dataset.landing.template.filled(day))
+                assert dataset.extract.interval <= dt.timedelta(hours=1)
+                to_extract(dataset, (day,), (), NOW, again=True)
+        if isinstance(dataset.source, TableSource):
+            below(root, dataset.source.table)
+            assert dataset.source.day.isprintable()
     return catalog
 
 
@@ -86,6 +108,26 @@ def test_a_golden_source_with_hostile_values_is_loaded_or_refused_with_its_place
     tmp_path: Path, golden: object
 ) -> None:
     (fresh(tmp_path) / "dataset.yaml").write_text(as_yaml({**GOOD, "golden": golden}), encoding="utf-8")
+    judged(tmp_path)
+
+
+@often
+@given(st.sampled_from(SOURCES).flatmap(spoiled_document))
+def test_a_table_or_an_extract_with_hostile_values_is_loaded_or_refused_with_its_place(
+    tmp_path: Path, source: object
+) -> None:
+    folder = fresh(tmp_path)
+    (folder / "extract.py").write_text("def extract(day):\n    return []\n", encoding="utf-8")
+    (folder / "dataset.yaml").write_text(as_yaml({**GOOD, "source": source}), encoding="utf-8")
+    judged(tmp_path)
+
+
+@often
+@given(broken("import os\n\n\ndef extract(day):\n    return []\n"))
+def test_a_broken_file_of_an_extract_is_read_and_never_run(tmp_path: Path, content: bytes) -> None:
+    folder = fresh(tmp_path)
+    (folder / "extract.py").write_bytes(content)
+    (folder / "dataset.yaml").write_text(as_yaml({**GOOD, "source": SOURCES[2]}), encoding="utf-8")
     judged(tmp_path)
 
 
@@ -292,6 +334,59 @@ def test_subtle_mistakes_in_comparisons_are_refused(old: str, new: str, message:
         changed = changed.replace("FROM trips GROUP BY ALL", 'FROM trips GROUP BY ALL"')
     shown_as = [observed(str(problem)) for problem in problems(write_dataset(tmp_path, yaml=changed))]
     assert any(message in text for text in shown_as), shown_as
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("table", "../bronze", "source.table = '../bronze': use a path relative to the sources folder"),
+        ("table", "/etc", "use a path relative to the sources folder"),
+        ("table", "s3://bucket/trips", "use a path relative to the sources folder"),
+        ("table", "bronze\u202e/trips", "U+202E"),
+        ("table", "\u0431ronze.trips", "a table of a catalog cannot be a source yet"),
+        ("day", "", "source.day = '': write one line of text"),
+        ("day", "day\u200d", "invisible character U+200D"),
+        ("day", "day ", "it begins or ends with a space"),
+        ("version", 3.0, "write newest, or the number of a version"),
+        ("version", "\u0663", "write newest, or the number of a version"),
+        ("version", "Newest", "write newest, or the number of a version"),
+        ("extract.database", "env:TRIPS\u0425", "write env:NAME"),
+        ("extract.database", "postgresql://me:T0SECRET@h/x", "write env:NAME"),
+        ("extract.database", "env:https://h/T0SECRET", "write env:NAME"),
+        ("extract.query", "SELECT 1 WHERE day = :d\u0430y", "it does not use :day"),
+        ("extract.query", "SELECT ':day', \":day\" -- :day", "it does not use :day"),
+        ("extract.query", "SELECT :day /* \u202e */", "invisible character U+202E"),
+        ("extract.query", "SELECT :day; DROP TABLE trips", "an extract's query is one SELECT"),
+        ("extract.file", "../extract.py", "source.extract.file = '../extract.py': use 'extract.py'"),
+        ("extract.rate_limit", "\uff15/s", "such as 5/s, 100/min or 30/h"),
+        ("extract.rate_limit", "9999999/s", "such as 5/s, 100/min or 30/h"),
+        ("extract.max_parallel", 101, "source.extract.max_parallel = 101"),
+        ("extract.max_parallel", True, "source.extract.max_parallel = "),
+        ("extract.again", "\u0663d", "write never, or a duration such as 3d"),
+        ("extract.again", "-1d", "write never, or a duration such as 3d"),
+        ("extract.timeout", "9999999d", "write a duration as a number"),
+        ("extract.timeout", 30, "write a duration as a number"),
+    ],
+)  # fmt: skip
+def test_subtle_mistakes_in_tables_and_extracts_are_refused(
+    key: str, value: object, message: str, tmp_path: Path
+) -> None:
+    good = SOURCES[2] if key == "extract.file" else SOURCES[1] if "extract" in key else TABLE
+    source = replaced(good, tuple(key.split(".")), value)
+    shown_as = [
+        observed(str(problem))
+        for problem in problems(write_dataset(tmp_path, yaml=as_yaml({**GOOD, "source": source})))
+    ]
+    assert any(message in text for text in shown_as), shown_as
+    assert "T0SECRET" not in "".join(shown_as)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=["table", "query", "file"])
+def test_a_good_table_and_a_good_extract_are_still_loaded(source: object, tmp_path: Path) -> None:
+    folder = fresh(tmp_path)
+    (folder / "extract.py").write_text("def extract(day):\n    return []\n", encoding="utf-8")
+    (folder / "dataset.yaml").write_text(as_yaml({**GOOD, "source": source}), encoding="utf-8")
+    assert set(judged(tmp_path).datasets) == {"good", "trips"}
 
 
 @pytest.mark.parametrize(

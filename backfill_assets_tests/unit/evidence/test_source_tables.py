@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backfill_assets.core.delivery import Delivery
-from backfill_assets.core.errors import EvidenceError, SourceError
+from backfill_assets.core.errors import EvidenceError, LayoutError, SourceError
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.table_source import TableSource
@@ -280,6 +280,10 @@ def test_nothing_counts_as_moved_while_the_table_is_gone(bronze: Bronze) -> None
     shutil.rmtree(bronze.home)
     assert (bronze.late.moved("sales"), bronze.late.gone("sales")) == ((), ())
     with pytest.raises(SourceError, match="is not in"):
+        bronze.late.of("sales")
+    bronze.home.symlink_to("/")
+    assert (bronze.late.moved("sales"), bronze.late.gone("sales")) == ((), ())
+    with pytest.raises(LayoutError, match="leads out of"):
         bronze.late.of("sales")
 
 

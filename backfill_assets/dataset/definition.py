@@ -285,11 +285,15 @@ class Dataset(Part):
         """The delivery day that must bring a business day: the day itself, or the last day of its month."""
         return last_of_month(day) if self.is_monthly else day
 
+    def first_brought_by(self, delivery_day: dt.date) -> dt.date:
+        """The first business day of which a delivery day may hold rows, also one before the history."""
+        first = delivery_day.replace(day=1) if self.is_monthly else delivery_day
+        return first - dt.timedelta(days=self.feed.late_days)
+
     def brought_by(self, delivery_day: dt.date) -> tuple[dt.date, ...]:
         """The business days of which a delivery day may hold rows, as far as the history goes."""
-        first = delivery_day.replace(day=1) if self.is_monthly else delivery_day
         last = min(delivery_day, self.end or delivery_day)
-        return day_range(max(self.start, first - dt.timedelta(days=self.feed.late_days)), last)
+        return day_range(max(self.start, self.first_brought_by(delivery_day)), last)
 
     def fact_delivery_days(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
         """The delivery days behind the facts of these business days, including the days that they look back at."""

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
-from backfill_assets.core.days import ONE_DAY, parse_day
+from backfill_assets.core.days import ONE_DAY, day_range, parse_day
 from backfill_assets.core.errors import DatasetError, InvalidDayError
 from backfill_assets.core.path_template import PathTemplate
 from backfill_assets.dataset.definition import Dataset
@@ -192,7 +192,9 @@ def read_case(loaded: LoadedDataset, case: Case, upstreams: Sequence[LoadedDatas
 
 
 def _days_delivered(dataset: Dataset, deliveries: Iterable[CaseDelivery]) -> tuple[dt.date, ...]:
-    return tuple(sorted({day for d in deliveries for day in dataset.brought_by(dataset.due(d.day))}))
+    # A case may have days before the history, or after it.
+    due = {dataset.due(delivery.day) for delivery in deliveries}
+    return tuple(sorted({day for last in due for day in day_range(dataset.first_brought_by(last), last)}))
 
 
 def _days_expected(dataset: Dataset, expected: Table | None) -> tuple[dt.date, ...]:

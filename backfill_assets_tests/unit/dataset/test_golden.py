@@ -58,6 +58,17 @@ def test_deliveries_arrive_in_the_order_of_their_names_and_late_days_reach_back(
     assert case.days == (DAY, dt.date(2024, 1, 2))
 
 
+@pytest.mark.parametrize(
+    ("path", "first", "last"), [("{day}.csv", 1, 2), ("{yyyymm}.csv", 1, 31)], ids=["daily", "monthly"]
+)
+def test_a_case_may_have_days_outside_the_history(path: str, first: int, last: int, tmp_path: Path) -> None:
+    yaml = YAML.replace("path: trips/{day}.csv", f"path: trips/{path}")
+    yaml = yaml.replace("start: 2024-01-01", "start: 2026-01-01\nend: 2026-01-31")
+    write_case(tmp_path, {"raw/2024-01-01/a.csv": RAW, "raw/2024-01-02/a.csv": RAW, "expected.csv": EXPECTED}, yaml)
+    (case,) = collect_cases(tmp_path)
+    assert case.days == tuple(DAY.replace(day=number) for number in range(first, last + 1))
+
+
 def test_a_case_is_laid_out_where_the_dataset_looks_for_it(tmp_path: Path) -> None:
     yaml = (
         YAML.replace("path: trips/{day}.csv", "path: trips/*/{day}*.csv") + "staging: {deduplicate: latest_delivery}\n"

@@ -15,7 +15,6 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from pyarrow import parquet
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from backfill_assets.core.canonical import digest, from_json
@@ -293,11 +292,6 @@ def is_table(path: Path) -> bool:
     return any(fitting(path / LOG, "*.json"))
 
 
-def data_file(table: Path, path: str) -> parquet.ParquetFile:
-    """An open data file of a table; use it as a context manager to close it."""
-    return parquet.ParquetFile(table / path)
-
-
 def tables_in(folder: Path) -> tuple[Path, ...]:
     """The Delta tables directly in a folder, by name."""
     return tuple(path for path in sorted(listed(folder)) if is_table(path))
@@ -322,11 +316,7 @@ def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[
         ValueError: delta-rs would read another folder.
     """
     table = opened(place)
-    # Adding or renaming a column changes no file, but it changes what is read. The text has metadata in any order.
-    known: tuple[object, ...] = (table.metadata().id, _in_order(table.schema().to_json()))
-    if "deletionVectors" in (table.protocol().reader_features or ()):
-        # A deletion vector removes rows from a file that keeps its name.
-        return dict.fromkeys(days, digest([*known, table.version()]))
+    known = _besides_files(table, _in_order(table.schema().to_json()))
     by_day = column in table.metadata().partition_columns
     files: dict[dt.date | None, list[str]] = {}
     for add in add_actions(table, "path", *(["partition"] if by_day else [])):
@@ -336,8 +326,15 @@ def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[
     return {day: digest([*known, sorted(files.get(day, []))]) for day in days}
 
 
+def _besides_files(table: DeltaTable, columns: object) -> list[object]:
+    """What decides which rows a version has, besides its files: a column that is added or renamed changes no file."""
+    # A deletion vector removes rows from a file that keeps its name.
+    vectors = "deletionVectors" in (table.protocol().reader_features or ())
+    return [table.metadata().id, columns, *([table.version()] if vectors else [])]
+
+
 def _in_order(schema: str) -> str:
-    """The JSON of a schema with the metadata of its fields in order, and otherwise as it is."""
+    """The JSON of a schema, where delta-rs writes the metadata of fields in any order, with that in order."""
 
     def in_order(found: dict[str, Any]) -> dict[str, Any]:
         return found if "type" in found else dict(sorted(found.items()))
@@ -359,11 +356,7 @@ class HeldDay:
 
 def held_days(table: DeltaTable, column: str) -> Mapping[object, HeldDay]:
     """What a loaded version has of each value of a partition column."""
-    # Adding or renaming a column changes no file, but it changes what is read. Parsed: the text has metadata in any order.
-    known: list[object] = [table.metadata().id, json.loads(table.schema().to_json())]
-    if "deletionVectors" in (table.protocol().reader_features or ()):
-        # A deletion vector removes rows from a file that keeps its name.
-        known.append(table.version())
+    known = _besides_files(table, json.loads(table.schema().to_json()))
     found: dict[object, list[Mapping[str, Any]]] = {}
     for add in add_actions(table, "path", "size_bytes", "num_records", "partition"):
         found.setdefault(add["partition"][column], []).append(add)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
 from backfill_assets.core.days import format_days
@@ -17,7 +18,7 @@ from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.reading import data_file, files_of_days, is_table
+from backfill_assets.delta.reading import files_of_days, is_table
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.pipeline.run_models import reference_tables
 from backfill_assets.pipeline.stage import staged_table
@@ -153,7 +154,7 @@ def _missing(path: Path, days: Collection[dt.date], dataset: Dataset) -> Iterato
     declared = dataset.columns.keys() - {dataset.partition_column}
     for file, day in files_of_days(DeltaTable(path), dataset.partition_column, days).items():
         try:
-            with data_file(path, file) as read:
+            with parquet.ParquetFile(path / file) as read:
                 schema = read.schema_arrow
         except (pa.ArrowException, OSError) as error:
             raise SourceError(f"{path / file}: cannot be read: {in_one_line(error)}; see: backfill doctor") from error

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -21,7 +22,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.dataset.sources import NamedBy, Source, Undeclared
-from backfill_assets.delta.reading import data_file, files_of_days, is_table, rows_by_day
+from backfill_assets.delta.reading import files_of_days, is_table, rows_by_day
 from backfill_assets.evidence.inputs import surplus_days
 from backfill_assets.pipeline.formats import FORM, INGESTED, cells_of, headers_of, raw_schema
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, NAMES, typed_rows
@@ -322,7 +323,7 @@ def _kinds_of_rows(
             "files (REORG TABLE … APPLY (PURGE)), then ALTER TABLE … DROP FEATURE deletionVectors"
         )
     for file, day in files_of_days(table, DELIVERY_DAY, days).items():
-        with data_file(path, file) as read:
+        with parquet.ParquetFile(path / file) as read:
             names = [n for n in (*columns, "_source_file", "_fingerprint") if n in read.schema_arrow.names]
             # One batch at a time: each row repeats its headline.
             for batch in read.iter_batches(columns=names):

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deltalake import DeltaTable
+from pyarrow import parquet
 
 from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.errors import EngineError
 from backfill_assets.core.unit import Unit
-from backfill_assets.delta.reading import add_actions, data_file
+from backfill_assets.delta.reading import add_actions
 from backfill_assets.evidence.basis import ContentFingerprints, CurrentBasis
 from backfill_assets_tests.harness.specifications import NAME
 from backfill_assets_tests.harness.tables import content, fingerprint
@@ -89,7 +90,7 @@ class TableFingerprints:
         self.asked.append((name, tuple(sorted(days))))
         home, found = self.sources[name], dict[str, list[int]]()
         for add in add_actions(DeltaTable(home, version=version), "path", "partition"):
-            with data_file(home, add["path"]) as file:
+            with parquet.ParquetFile(home / add["path"]) as file:
                 found.setdefault(str(add["partition"]["day"]), []).extend(file.read(["id"])["id"].to_pylist())
         prints = {day: f"{len(own)}:{fingerprint(own)}" for day, own in found.items() if own}
         return {day: prints.get(str(day), "") for day in days}

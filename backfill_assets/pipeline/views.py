@@ -98,7 +98,7 @@ class SparkPreviews(OnSpark):
             query = " UNION ALL ".join(parts) or f"SELECT {_columns(loaded, ())} WHERE false"
             about = literal(f"as it will be once unit {unit} is released")
             spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(PREVIEW)}")
-            spark.sql(f"CREATE OR REPLACE VIEW {name} COMMENT {about} AS {query}")
+            spark.sql(f"CREATE OR REPLACE VIEW {name} COMMENT {about} AS " + query)
         return f"{PREVIEW}.{dataset}"
 
     def shown(self) -> Mapping[str, str]:

@@ -30,5 +30,5 @@ def _rewritten(distinct: str) -> str:
     touched = " OR ".join(f"OLD.{column} {distinct} NEW.{column}" for column in _KEPT)
     return (
         f"{touched} OR NEW.state = 'intent' OR OLD.state = 'returned' "
-        "OR ((OLD.state = 'finalized') <> (NEW.state = 'returned'))"
+        f"OR ((OLD.state = 'finalized') {distinct} (NEW.state = 'returned'))"
     )

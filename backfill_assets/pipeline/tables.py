@@ -316,11 +316,18 @@ def source_rows(
     """The declared columns of some delivery days of the source table at one version; `day` is the name of the day.
 
     Raises:
-        SourceError: a column is missing there or has another type.
+        SourceError: a column is missing there or has another type, or this version is gone.
     """
     source = table_of(loaded)
-    table = spark.read.format("delta").option("versionAsOf", version).load(str(layout.source_file(source.table)))
-    fields = {field.name.lower(): field for field in table.schema.fields}
+    key = source_key(loaded, "table")
+    with renamed(SourceError, key, also=_GONE, remedy="restore this version of the table, or launch again"):
+        # Since its days were found, the table may have vanished, or another one may be in its place.
+        table = spark.read.format("delta").option("versionAsOf", version).load(str(layout.source_file(source.table)))
+        fields = {field.name.lower(): field for field in table.schema.fields}
+    if source.day.lower() not in fields:
+        raise SourceError(
+            f"{key}: {source.table} has no column {source.day} any more; restore the table, and launch again"
+        )
     for name, kind in source.types.items():
         field = fields.get(source.headers[name])
         found = "no such column" if field is None else declared_type(field.dataType)

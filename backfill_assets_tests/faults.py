@@ -37,6 +37,8 @@ _SERVERS, _BETWEEN = "dagster/test_server_deaths", f"{UNIT}/test_in_between"
 _TWO, _PUBLISH = "unit/control/test_two_at_once", "unit/release/test_publish"
 _ADOPT = "unit/release/test_adopt"
 _DEATHS = "dagster/test_worker_deaths"
+_TABLES, _ON_SPARK = f"{UNIT}/test_source_tables", "spark/pipeline/test_source_table"
+_SCRIPT, _DATABASE = "unit/extracts/test_script", "unit/extracts/test_database"
 _TWICE, _MEANWHILE = "dagster/test_launched_twice", "unit/orchestration/test_released_meanwhile"
 
 FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
@@ -284,6 +286,91 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 "an_error_after_the_commit_never_gives_up_what_readers_see",
                 "a_release_that_was_given_up_although_it_is_in_the_log_is_found_and_finalized",
             ),
+        ),
+    ),
+    "Sources": (
+        Fault(
+            "OPTIMIZE, VACUUM, INSERT, UPDATE, DELETE, RESTORE or an overwrite by the owner of a source table between the checks "
+            "of its days and their release",
+            "Where the rows of a day stay the same, its release is made. Otherwise it is refused, and only days with other rows "
+            "are built again.",
+            (
+                *_of(
+                    _TABLES,
+                    "rows_of_a_source_table_that_stay_the_same_keep_no_unit_from_being_released",
+                    "other_rows_in_a_source_table_make_their_days_stale_and_nothing_is_released",
+                ),
+                *_of(
+                    _ON_SPARK, "a_row_makes_its_day_stale_until_it_is_released_and_optimize_makes_none_stale"
+                ),
+            ),
+        ),
+        Fault(
+            "the same after the last check before a commit",
+            "What was checked is released, and the changed day is late.",
+            _of(_TABLES, "what_happens_to_a_source_table_after_the_last_look_at_it_is_seen_as_late"),
+        ),
+        Fault(
+            "the same while a day is built",
+            "The day is built again: its evidence is about the rows that it has.",
+            _of(
+                _ON_SPARK,
+                "a_day_is_built_again_with_rows_that_arrive_while_it_is_staged",
+                "rows_that_go_and_come_back_while_a_day_is_built_leave_no_evidence_of_other_rows",
+            ),
+        ),
+        Fault(
+            "a source table is dropped, replaced by one of another shape or with other days, its log is cut, zeros or gone, or a "
+            "link leads out of the sources: between the checks of its days and their release, or while they are built; VACUUM of "
+            "what a day is built from",
+            "The launch or the release is refused and names the table; published days stay, and none is called late. Once the "
+            "table is back, the same command continues.",
+            (
+                *_of(
+                    _TABLES,
+                    "without_a_readable_source_table_nothing_is_released_and_once_it_is_back_nothing_is_built_again",
+                ),
+                *_of(
+                    _ON_SPARK,
+                    "a_table_that_is_lost_while_its_days_are_staged_fails_them_until_it_is_back",
+                    "a_pinned_version_that_was_vacuumed_is_refused_by_key_and_its_published_days_stay",
+                ),
+            ),
+        ),
+        Fault(
+            "kill -9 of a worker that has written half of the file of an extract; of the Postgres that it reads",
+            "No landing finds half a file. The error names the database; the next extract removes what is left and writes all "
+            "rows.",
+            _of(
+                _DATABASE,
+                "an_extract_that_is_killed_leaves_nothing_that_counts_and_the_next_one_is_exact",
+                "a_database_that_dies_in_the_middle_of_a_query_is_named_and_the_next_extract_is_exact",
+            ),
+        ),
+        Fault(
+            "others change rows while an extract reads them; two launches extract the same day",
+            "The file has the rows of one moment, and all of them.",
+            _of(
+                _DATABASE,
+                "rows_that_change_while_they_are_read_are_those_of_one_moment",
+                "two_launches_that_extract_the_same_day_leave_one_whole_file",
+            ),
+        ),
+        Fault(
+            "`extract.py` hangs, never ends, crashes, calls `exit`, or fails after some rows",
+            "The launch fails and says where and why; nothing is written, and no secret is shown.",
+            _of(_SCRIPT, "a_file_that_fails_in_any_way_writes_nothing_and_says_why"),
+        ),
+        Fault(
+            "the disk is full, at once or after some rows, while an extract writes the file of a day (a small tmpfs; a file size "
+            "limit of zero where none can be mounted)",
+            "The error names the disk, and the file that was there stays; with space again, the same command writes all rows.",
+            _of(_SCRIPT, "a_disk_without_room_for_a_file_is_named_and_the_file_before_stays"),
+        ),
+        Fault(
+            "a file in `.gz` or `.zst` is cut after any of its bytes, damaged, or followed by other bytes",
+            "It is refused by name before anything of its batch lands.",
+            _of("unit/hostile/test_source_files", "an_archive_that_is_cut_anywhere_is_refused"),
         ),
     ),
     "Clocks and calendars": (

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from backfill_assets.application import Application
-from backfill_assets.core.errors import EvidenceError, SourceError
+from backfill_assets.core.errors import BackfillError, EvidenceError, SourceError
 from backfill_assets.core.unit import AttemptState, Unit, UnitState
 from backfill_assets.dataset.loaded import Case
+from backfill_assets.delta.reading import is_table
 from backfill_assets.evidence.readiness import Blocker
 from backfill_assets.pipeline.tables import quoted, read_table
 from backfill_assets.settings import Settings
 from backfill_assets.testing.cases import lay_out, read_case
 from backfill_assets_tests.harness.between import Happens, between, nothing
 from backfill_assets_tests.harness.without_dagster import built, judged, opened, publish
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, D4, TRIPS, Kit, values
 from backfill_assets_tests.spark.workplace import OnTheTestServer
 
@@ -106,7 +111,13 @@ def build_what_is_missing(application: Application, spark: SparkSession, unit: U
     return days
 
 
-def test_a_row_makes_its_day_stale_until_it_is_released_and_optimize_makes_none_stale(bronze: Bronze) -> None:
+@pytest.mark.faults
+def test_a_row_makes_its_day_stale_until_it_is_released_and_optimize_makes_none_stale(
+    bronze: Bronze, observed: Observed
+) -> None:
+    observed.injected(
+        "an INSERT, an UPDATE and an OPTIMIZE of the source table between the checks of its days and their release"
+    )
     spark = bronze.kit.spark
     bronze.create([(d, 1, "a", 10.0, "1.00") for d in DAYS])
     application = bronze.application()
@@ -132,17 +143,25 @@ def test_a_row_makes_its_day_stale_until_it_is_released_and_optimize_makes_none_
     bronze.add([(D3, 2, "b", 30.0, "3.00")])
     assert application.late_deliveries.moved("trips") == (D3,)
     assert [late.day for late in application.late_deliveries.of("trips")] == [D3]
+    observed.found("each change makes its own day stale, and is built and released", "OPTIMIZE changes nothing")
 
 
-def test_a_day_is_built_again_with_rows_that_arrive_while_it_is_staged(bronze: Bronze) -> None:
+@pytest.mark.faults
+def test_a_day_is_built_again_with_rows_that_arrive_while_it_is_staged(bronze: Bronze, observed: Observed) -> None:
+    observed.injected("an INSERT into the source table while a day is staged")
     bronze.create([(D1, 1, "a", 10.0, "1.00")])
     arrives = iter((lambda: bronze.add([(D1, 2, "b", 20.0, "2.00")]),))
     application, unit = bronze.built_meanwhile("to_stage", after=lambda _: next(arrives, lambda: None)())
     assert judged(application, unit, "trips")[D1].measured.shadow.rows == 2
     assert blocked(application, unit) == set()
+    observed.found("the day is built again with the new row")
 
 
-def test_rows_that_go_and_come_back_while_a_day_is_built_leave_no_evidence_of_other_rows(bronze: Bronze) -> None:
+@pytest.mark.faults
+def test_rows_that_go_and_come_back_while_a_day_is_built_leave_no_evidence_of_other_rows(
+    bronze: Bronze, observed: Observed
+) -> None:
+    observed.injected("a DELETE and an INSERT of the same rows while a day is built")
     bronze.create([(D1, 1, "a", 10.0, "1.00")])
     commits = iter((lambda: bronze.sql(f"DELETE FROM {bronze}"), lambda: bronze.add([(D1, 1, "a", 10.0, "1.00")])))
 
@@ -152,6 +171,79 @@ def test_rows_that_go_and_come_back_while_a_day_is_built_leave_no_evidence_of_ot
     application, unit = bronze.built_meanwhile("inputs", before=commit, after=commit)
     assert judged(application, unit, "trips")[D1].measured.shadow.rows == 1
     assert blocked(application, unit) == set()
+    observed.found("the shadow has the rows that its evidence names")
+
+
+def vacuum(bronze: Bronze) -> None:
+    """All rows are deleted, and then the files that had them."""
+    DeltaTable(bronze.home).delete()
+    assert DeltaTable(bronze.home).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+
+def another_table(bronze: Bronze) -> None:
+    shutil.rmtree(bronze.home)
+    for number in range(2):
+        write_deltalake(
+            bronze.home, pa.table({"INGESTED": [str(D1)], "n": [number]}), partition_by=["INGESTED"], mode="append"
+        )
+
+
+def cut_log(bronze: Bronze) -> None:
+    last = max((bronze.home / "_delta_log").glob("*.json"))
+    last.write_bytes(last.read_bytes()[:40])
+
+
+LOSSES = {
+    "DELETE and VACUUM": vacuum,
+    "its folder is gone": lambda bronze: shutil.rmtree(bronze.home),
+    "another table is in its place": another_table,
+    "its newest commit is cut": cut_log,
+}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_table_that_is_lost_while_its_days_are_staged_fails_them_until_it_is_back(
+    bronze: Bronze, observed: Observed, tmp_path: Path, loss: str
+) -> None:
+    spark = bronze.kit.spark
+    bronze.create([(d, 1, "a", 10.0, "1.00") for d in DAYS])
+    observed.injected(f"between the last look at a source table and the staging of its days: {loss}")
+    shutil.copytree(bronze.home, tmp_path / "backup")
+    happens = iter((lambda: LOSSES[loss](bronze),))
+    application = bronze.application()
+    unit = opened(application, {"trips": DAYS})
+    basis = between(application.basis, {"to_stage"}, after=lambda _: next(happens, lambda: None)())
+    attempt = application.ledger.start_attempt(unit.id, "trips", DAYS, unit.id, LEASE)
+    with pytest.raises(BackfillError) as refused:
+        replace(application.pipeline, basis=basis).build(spark, unit, attempt)
+    application.ledger.end_attempt(attempt.number, AttemptState.failed)
+    with pytest.raises(BackfillError):
+        application.publisher.release(unit.id)
+    assert not is_table(application.layout.published_path("trips"))
+    shutil.rmtree(bronze.home, ignore_errors=True)
+    (tmp_path / "backup").rename(bronze.home)
+    assert build_what_is_missing(application, spark, unit) == DAYS
+    application.publisher.release(unit.id)
+    assert bronze.published() == bronze.rows()
+    observed.found(refused.value, "nothing is published; once the table is back, the days are built and released")
+
+
+@pytest.mark.faults
+def test_a_pinned_version_that_was_vacuumed_is_refused_by_key_and_its_published_days_stay(
+    bronze: Bronze, observed: Observed
+) -> None:
+    bronze.create([(D1, 1, "a", 10.0, "1.00"), (D2, 1, "a", 10.0, "1.00")])
+    application = bronze.application(version=1)
+    publish(application, bronze.kit.spark, "trips", (D1,))
+    before = bronze.published()
+    observed.injected("VACUUM of the version of a source table that dataset.yaml pins")
+    vacuum(bronze)
+    with pytest.raises(SourceError, match=r"dataset\.yaml: source: ") as refused:
+        built(application, bronze.kit.spark, "trips", (D2,))
+    assert bronze.published() == before
+    assert application.late_deliveries.moved("trips") == application.late_deliveries.gone("trips") == ()
+    observed.found(refused.value, "published days stay, and none is called late")
 
 
 def test_later_delivery_days_bring_rows_of_a_day_and_the_newest_day_counts(bronze: Bronze) -> None:
@@ -221,6 +313,18 @@ def test_a_table_with_column_mapping_is_staged_as_plain_columns(bronze: Bronze) 
     application = bronze.application()
     publish(application, bronze.kit.spark, "trips", (D1,))
     assert bronze.published() == bronze.rows()
+
+
+def test_a_table_is_read_from_the_folder_that_is_named_whatever_its_name(bronze: Bronze) -> None:
+    """Not from the one that globs, escapes or the time travel in a path of Delta would mean."""
+    bronze.create([(D1, 1, "a", 10.0, "1.00")])
+    bronze.add([(D1, 2, "b", 20.0, "2.00")])
+    odd = bronze.home.with_name("trips@v1 {a,b}[c]*?%#'`$:;")
+    shutil.copytree(bronze.home, odd)
+    bronze.sql(f"DELETE FROM {bronze}")
+    application = bronze.application(table=f"bronze/{odd.name}")
+    publish(application, bronze.kit.spark, "trips", (D1,))
+    assert [row[1] for row in bronze.published()] == [1, 2]
 
 
 def test_a_golden_case_of_a_table_is_laid_out_as_the_table_is(bronze: Bronze, tmp_path: Path) -> None:

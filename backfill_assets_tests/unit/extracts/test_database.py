@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -14,14 +19,21 @@ from pathlib import Path
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import Engine
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
 
+from backfill_assets.application import Application
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import BackfillError, SourceError
 from backfill_assets.dataset.reading import reading_of
 from backfill_assets.extracts.take import Extracts
+from backfill_assets.pipeline.formats import require_columns
 from backfill_assets.storage.files import discover, stamp_of
+from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.harness.waiting import wait_for
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.extracts.kit import (
     D1,
     D2,
@@ -35,7 +47,11 @@ from backfill_assets_tests.unit.extracts.kit import (
     rows_in,
     run,
     take,
+    url_of,
 )
+from backfill_assets_tests.unit.hostile.strategies import often
+from backfill_assets_tests.unit.hostile.watch import observed as observed_text
+from backfill_assets_tests.unit.hostile.watch import showable
 
 pytestmark = pytest.mark.slow
 
@@ -166,20 +182,18 @@ def test_limits_hold_over_processes_and_datasets(shop: Engine, tmp_path: Path) -
     assert len(names_in(application)) == 4
 
 
+@pytest.mark.faults
 def test_an_extract_that_is_killed_leaves_nothing_that_counts_and_the_next_one_is_exact(
-    shop: Engine, tmp_path: Path
+    shop: Engine, tmp_path: Path, observed: Observed
 ) -> None:
+    observed.injected("kill -9 of a worker that has written half of the file of an extract")
     run(shop, "INSERT INTO orders SELECT n, '2024-03-01 12:00Z', n FROM generate_series(1, 50000) AS n")
     # The place of the dead process is free only after its lease.
     application = orders(tmp_path, database(max_parallel=2))
     waits = QUERY.replace("ORDER BY id", "AND (id < 45000 OR pg_sleep(60) IS NOT NULL)")
     orders(tmp_path, database(waits, max_parallel=2))
     process = taking(tmp_path, D1)
-
-    def half_written() -> bool:
-        return any(path.stat().st_size > 1000 for path in application.layout.sources.rglob(".*.part"))
-
-    wait_for(half_written, "half a file to be written", 60)
+    wait_for(lambda: half_written(application), "half a file to be written", 60)
     process.send_signal(signal.SIGKILL)
     process.wait()
     (left,) = names_in(application)
@@ -190,6 +204,180 @@ def test_an_extract_that_is_killed_leaves_nothing_that_counts_and_the_next_one_i
     assert names_in(application) == ["2024-03-02.parquet"]
     take(application, D1)
     assert [row["id"] for row in rows_in(application, D1)] == list(range(1, 50001))
+    observed.found("no landing finds what is left of it", "the next extract removes that and writes all rows")
+
+
+def half_written(application: Application, files: int = 1) -> bool:
+    """Whether so many files have the rows of a first batch, and are not finished."""
+    parts = application.layout.sources.rglob(".*.part")
+    return sum(path.stat().st_size > 1000 for path in parts) == files
+
+
+FILL = "INSERT INTO orders SELECT n, '2024-03-01 12:00Z', 1 FROM generate_series(1, 50000) AS n"
+# In the middle of its rows, the query waits for those who hold this lock.
+WAITS = QUERY.replace("ORDER BY id", "AND (id <> 45000 OR pg_advisory_lock_shared(7) IS NOT NULL)")
+
+
+@contextmanager
+def held(shop: Engine) -> Iterator[None]:
+    """Within this block, WAITS ends only when its session does."""
+    with shop.connect() as other:
+        other.execute(text("SELECT pg_advisory_lock(7)"))
+        yield
+        other.execute(text("SELECT pg_advisory_unlock(7)"))
+
+
+@pytest.mark.faults
+def test_rows_that_change_while_they_are_read_are_those_of_one_moment(
+    shop: Engine, tmp_path: Path, observed: Observed
+) -> None:
+    observed.injected("an UPDATE, a DELETE and an INSERT by others in the middle of the query of an extract")
+    run(shop, FILL)
+    application = orders(tmp_path, database(WAITS))
+    with ThreadPoolExecutor() as pool:
+        with held(shop):
+            working = pool.submit(take, application, D1)
+            wait_for(lambda: half_written(application), "half a file to be written", 60)
+            run(shop, "UPDATE orders SET amount = 2")
+            run(shop, "DELETE FROM orders WHERE id > 100")
+            run(shop, "INSERT INTO orders VALUES (50001, '2024-03-01 12:00Z', 3)")
+        working.result()
+    found = pq.read_table(file_of(application, D1))
+    assert sorted(found.column("id").to_pylist()) == list(range(1, 50001))
+    assert set(found.column("amount").to_pylist()) == {Decimal(1)}
+    observed.found("the file has all rows as they were at the beginning, and none of the changes")
+
+
+@pytest.mark.faults
+def test_a_database_that_dies_in_the_middle_of_a_query_is_named_and_the_next_extract_is_exact(
+    cluster: str, shop: Engine, tmp_path: Path, observed: Observed
+) -> None:
+    observed.injected("kill -9 of the Postgres that an extract is reading; then an extract while it is away")
+    run(shop, FILL)
+    application, server = orders(tmp_path, database(WAITS)), postgres.Killable(cluster)
+    with ThreadPoolExecutor() as pool, shop.connect() as other:
+        other.execute(text("SELECT pg_advisory_lock(7)"))
+        working = pool.submit(take, application, D1)
+        wait_for(lambda: half_written(application), "half a file to be written", 60)
+        server.kill()
+        try:
+            refused = working.exception(60)
+            with pytest.raises(
+                SourceError, match=r"source\.extract: .*check that the database of env:ORDERS_URL is up"
+            ):
+                take(application, D1)
+            left = names_in(application)
+        finally:
+            other.invalidate()
+            server.start()
+    assert isinstance(refused, SourceError)
+    assert re.match(
+        r"orders 2024-03-01: source\.extract: .*check that the database of env:ORDERS_URL is up", str(refused)
+    )
+    assert left == []
+    shop.dispose()
+    take(application, D1)
+    assert sorted(row["id"] for row in rows_in(application, D1)) == list(range(1, 50001))
+    observed.found(refused, "no file", "once the database is back, the same call writes all rows")
+
+
+@pytest.mark.faults
+def test_two_launches_that_extract_the_same_day_leave_one_whole_file(
+    shop: Engine, tmp_path: Path, observed: Observed
+) -> None:
+    observed.injected("two processes that extract the same day, both in the middle of its rows")
+    run(shop, FILL)
+    application = orders(tmp_path, database(WAITS, max_parallel=2))
+    application.ledger.close()
+    with held(shop):
+        working = [taking(tmp_path, D1) for _ in range(2)]
+        wait_for(lambda: half_written(application, 2), "two halves to be written", 60)
+    assert [process.wait() for process in working] == [0, 0], [process.communicate()[0] for process in working]
+    assert names_in(application) == ["2024-03-01.parquet"]
+    assert sorted(row["id"] for row in rows_in(application, D1)) == list(range(1, 50001))
+    observed.found("both end well, and one whole file is there")
+
+
+def test_a_timeout_that_postgres_cannot_have_is_no_reason_to_refuse(shop: Engine, tmp_path: Path) -> None:
+    take(orders(tmp_path, database(timeout="999999d")), D1)
+
+
+KINDS = (
+    "string",
+    "long",
+    "integer",
+    "boolean",
+    "double",
+    "float",
+    "date",
+    "timestamp",
+    "decimal(12,2)",
+    "decimal(38,10)",
+)
+EXPRESSIONS = (
+    "1", "NULL", "true", "2147483648", "1e40::float8", "'NaN'::float8", "'-Infinity'::float4", "'NaN'::numeric",
+    "'Infinity'::numeric",
+    "10::numeric ^ 9999", "0.000000000000000000000000000001", "'infinity'::date", "'-infinity'::timestamptz",
+    "'infinity'::timestamp",
+    "'0044-03-15 BC'::date", "'4713-01-01 BC'::timestamptz", "'294276-12-31'::timestamptz", "'5874897-12-31'::date",
+    "now()::timestamp",
+    "'24:00'::time", "'1 year'::interval", "''::text", "'a'::char(5)", "chr(27) || ']0;x' || chr(7)", "chr(8238)",
+    "repeat('x', 1000000)",
+    "(chr(27) || repeat('9', 100000))::int", "'https://me:T0SECRET@h/x'::text", "'abc'::bytea", "'{1,2}'::int[]", "'{}'::jsonb",
+    "'{\"a\": NaN}'::text::json", "'(1,2)'::point", "'[1,2)'::int4range", "row(1, 2)", "gen_random_uuid()", "'101'::bit(3)",
+    "'1.2.3.4'::inet", "12.34::money", "'\\x00'::bytea::text", "chr(55296)", "1 / 0", "'x'::xml", "pg_sleep(0)", "0::oid",
+)  # fmt: skip
+NAMES = (
+    "id",
+    "ID",
+    "i d",
+    "\u0131d",
+    "id\u200b",
+    "\x1b[2J",
+    "\u202eid",
+    "?column?",
+    "%s",
+    ":day",
+    "{day}",
+    'i"d',
+    "_lineage",
+    "a.b",
+)
+
+
+@often
+@given(
+    st.sampled_from(KINDS), st.sampled_from(EXPRESSIONS), st.just("id") | st.sampled_from(NAMES),
+    st.none() | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=15),
+)  # fmt: skip
+def test_any_column_of_a_postgres_is_written_or_refused_without_a_trace(
+    shop: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, value: str, name: str, more: str | None
+) -> None:
+    monkeypatch.setenv(URL, url_of(shop).replace(":secret@", ":T0SECRET@"))
+    names = [name, *([more] if more is not None else [])]
+    columns = ", ".join(f"""{value} AS "{one.replace('"', '""')}" """ for one in names)
+    with shop.connect() as connection:
+        # As a view: names and values in the query itself are checked in dataset.yaml.
+        connection.exec_driver_sql("DROP VIEW IF EXISTS odd")
+        try:
+            connection.exec_driver_sql(f"CREATE VIEW odd AS SELECT {columns}")
+        except DBAPIError:
+            return  # no Postgres has such a column
+    everything = "SELECT * FROM odd WHERE (:day)::date IS NOT NULL"
+    application = orders(tmp_path, database(everything), columns={"id": kind})
+    shutil.rmtree(application.layout.sources, ignore_errors=True)
+    try:
+        take(application, D1)
+    except SourceError as refusal:
+        said = observed_text(refusal)
+        showable(said)
+        assert "T0SECRET" not in said
+        assert said.startswith("orders 2024-03-01: source.extract: ")
+        assert names_in(application) == []
+    else:
+        require_columns(file_of(application, D1), "odd", application.datasets["orders"].dataset.landing)
+    finally:
+        application.ledger.close()
 
 
 def test_memory_does_not_grow_with_the_rows_of_a_day(shop: Engine, tmp_path: Path) -> None:

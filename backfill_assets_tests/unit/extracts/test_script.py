@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,9 +19,12 @@ from urllib.parse import parse_qs, urlsplit
 import psutil
 import pytest
 
-from backfill_assets.core.errors import SourceError
+from backfill_assets.core.errors import BackfillError, SourceError
+from backfill_assets_tests.full_disk import LIMITED, NO_DISK, TMPFS, full, small_disk
 from backfill_assets_tests.harness.waiting import wait_for
-from backfill_assets_tests.unit.extracts.kit import D1, D2, names_in, orders, rows_in, take
+from backfill_assets_tests.observed import Observed
+from backfill_assets_tests.unit.extracts.kit import D1, D2, file_of, names_in, orders, rows_in, take
+from backfill_assets_tests.unit.hostile.watch import showable
 
 pytestmark = pytest.mark.slow
 
@@ -99,6 +103,7 @@ def test_the_documented_example_reads_all_pages_of_a_busy_server(
     assert len(rows_in(application, D1)) == 3
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("script", "message"),
     [
@@ -115,16 +120,62 @@ def test_the_documented_example_reads_all_pages_of_a_busy_server(
         ("import sys\ndef extract(day):\n  yield ROW\n  sys.exit(0)", "line 7: SystemExit: 0"),
         ("import os\ndef extract(day):\n  yield ROW\n  os._exit(0)", "its process has ended with exit code 0"),
         ("import os\ndef extract(day):\n  yield ROW\n  os.abort()", "its process has ended with exit code -6"),
+        ("import os\ndef extract(day):\n  yield ROW\n  os._exit(3)", ""),
+        ("def extract(day):\n  while True: yield ROW", "takes longer than its timeout, 3s"),
+        ("def extract(day):\n  return [dict(ROW, amount=10**5000)]", "row 1, column amount: a very large int is no decimal"),
+        ("def extract(day):\n  return [dict(ROW, **{'\\x1b[2J\\ud800': 1})]", r"row 1 has .*, \\x1b\[2J\\ud800; expected"),
         ("import time\ndef extract(day):\n  yield ROW\n  time.sleep(600)", "takes longer than its timeout, 8s"),
     ],
 )  # fmt: skip
-def test_a_file_that_fails_in_any_way_writes_nothing_and_says_why(tmp_path: Path, script: str, message: str) -> None:
-    limit = "8s" if "sleep" in script else "10m"
+def test_a_file_that_fails_in_any_way_writes_nothing_and_says_why(
+    tmp_path: Path, observed: Observed, script: str, message: str
+) -> None:
+    observed.injected(f"extract.py: {' '.join(script.split())}")
+    limit = "8s" if "sleep" in script else "3s" if "while" in script else "10m"
     application = orders(tmp_path, {**FILE, "timeout": limit}, ONE + script)
     with pytest.raises(SourceError, match=f"(?s)orders 2024-03-01: source.extract: .*{message}") as caught:
         take(application, D1)
+    showable(str(caught.value))
     assert "s3cret" not in str(caught.value)
     assert names_in(application) == []
+    observed.found(caught.value)
+
+
+MANY = """
+import os, resource
+def extract(day):
+    if os.environ.get("NO_ROOM"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    return (dict(ROW, id=number) for number in range(200_000))
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("pages", [0, 16], ids=["none", "some"])
+def test_a_disk_without_room_for_a_file_is_named_and_the_file_before_stays(
+    tmp_path: Path, observed: Observed, monkeypatch: pytest.MonkeyPatch, pages: int
+) -> None:
+    application = orders(tmp_path, FILE, ONE + MANY)
+    with small_disk() as (disk, kind):
+        application.layout.sources.symlink_to(disk)
+        file_of(application, D1).parent.mkdir(parents=True)
+        file_of(application, D1).write_text("before", encoding="utf-8")
+        observed.injected(f"{kind if kind == TMPFS else LIMITED}, with room for {pages} pages, while a file is written")
+        if kind != TMPFS:
+            observed.weaker(NO_DISK)
+            monkeypatch.setenv("NO_ROOM", "1")
+        with full(disk, kind, pages=pages) if kind == TMPFS else nullcontext():
+            with pytest.raises(BackfillError, match=r"No space left on device|File too large") as refused:
+                take(application, D1)
+            assert file_of(application, D1).read_text(encoding="utf-8") == "before"
+            assert set(names_in(application)) <= {"2024-03-01.parquet", "ballast"}
+        if kind == TMPFS:
+            take(application, D1)
+            assert len(rows_in(application, D1)) == 200_000
+        observed.found(
+            str(refused.value).replace(str(disk), ""),
+            "the file before is there; with room again, the same call writes all rows",
+        )
 
 
 def test_what_a_file_prints_is_no_part_of_what_a_command_prints(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import csv
 import datetime as dt
 import gzip
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from backfill_assets.core.errors import BackfillError, LayoutError, SourceError
 from backfill_assets.dataset.loaded import LoadedDataset
@@ -28,6 +31,7 @@ from backfill_assets.pipeline.formats import require_columns
 from backfill_assets.storage.files import delivered_sizes, discover, require_sources
 from backfill_assets.storage.layout import Layout
 from backfill_assets_tests.harness.dataset_folders import YAML, loaded, write_dataset
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.hostile.strategies import often, texts
 from backfill_assets_tests.unit.hostile.watch import helpful, little_read, nothing_written, observed, showable
 
@@ -190,9 +194,19 @@ def packed(content: bytes, ending: str) -> bytes:
 TEXT_FILES = [(Format.csv, True), (Format.csv, False), (Format.jsonl, True)]
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
 @pytest.mark.parametrize(("kind", "header"), TEXT_FILES, ids=["csv", "csv without a header", "jsonl"])
-def test_an_archive_that_is_cut_anywhere_is_refused(kind: Format, header: bool, ending: str, tmp_path: Path) -> None:  # noqa: FBT001
+def test_an_archive_that_is_cut_anywhere_is_refused(
+    kind: Format,
+    header: bool,  # noqa: FBT001
+    ending: str,
+    tmp_path: Path,
+    observed: Observed,
+) -> None:
+    observed.injected(
+        f"a {kind} file that is compressed as {ending} is cut after each of its bytes, damaged, or followed by others"
+    )
     content = b'{"trip": 1, "fare": 2, "city": "x"}\n' * 40 if kind is Format.jsonl else HEADER * 40
     for name in (f"a{ending}", f"a{ending.upper()}"):
         file, whole = tmp_path / name, packed(content, ending)
@@ -200,7 +214,7 @@ def test_an_archive_that_is_cut_anywhere_is_refused(kind: Format, header: bool, 
             file.write_bytes(whole[:end])
             with pytest.raises(SourceError, match=rf"^{name}: (is no complete|cannot be read)") as refused:
                 require_columns(file, name, declared(kind, header=header))
-            helpful(observed(refused.value), name, line=False)
+            helpful(str(refused.value), name, line=False)
         for good in (whole, whole * 2):
             file.write_bytes(good)
             require_columns(file, name, declared(kind, header=header))
@@ -208,8 +222,9 @@ def test_an_archive_that_is_cut_anywhere_is_refused(kind: Format, header: bool, 
         flipped = [whole[:-9] + b"\xff" + whole[-8:]] if ending == ".gz" else []
         for bad in (*flipped, whole + b"\n1,2,3\n", whole + content):
             file.write_bytes(bad)
-            with pytest.raises(SourceError, match=rf"^{name}: cannot be read"):
+            with pytest.raises(SourceError, match=rf"^{name}: cannot be read") as refused:
                 require_columns(file, name, declared(kind, header=header))
+        observed.found(refused.value)
         file.write_bytes(packed(content + b"\0" * 9, ending))
         with pytest.raises(SourceError, match=rf"^{name}: it ends in zero bytes"):
             require_columns(file, name, declared(kind, header=header))
@@ -324,6 +339,38 @@ def test_headers_of_json_and_parquet_are_found_once_or_refused_by_name(tmp_path:
     pq.write_table(pa.table({**columns, "Invoice No": pa.array(["2"])}), file)
     with pytest.raises(SourceError, match="its header names Invoice No twice"):
         require_columns(file, "a", with_headers(Format.parquet, **INVOICES))
+
+
+def write_header(file: Path, kind: Format, header: str) -> None:
+    """A file of one row with this header, or key."""
+    if kind is Format.parquet:
+        pq.write_table(pa.table({header: ["x"]}), file)
+    elif kind is Format.jsonl:
+        file.write_text(json.dumps({header: "x"}) + "\n", encoding="utf-8")
+    else:
+        with file.open("w", encoding="utf-8", newline="") as out:
+            csv.writer(out).writerows([[header, "city"], ["x", "y"]])
+
+
+@often
+@given(texts(), st.sampled_from(list(Format)))
+def test_any_header_is_found_where_it_is_and_a_file_without_it_is_refused(
+    tmp_path: Path, header: str, kind: Format
+) -> None:
+    try:
+        one = with_headers(kind, no={"from": header, "type": "string"})
+    except ValidationError:
+        return  # refused in dataset.yaml
+    file = tmp_path / "a"
+    for there in (header, header.upper(), header.lower(), f"{header}_", "no", "\u202e", "\x1b[2J"):
+        write_header(file, kind, there)
+        if there.lower() == header.lower():
+            require_columns(file, "a", one)
+            continue
+        with pytest.raises(SourceError) as refused:
+            require_columns(file, "a", one)
+        showable(observed(refused.value))
+        helpful(str(refused.value), "a", line=False)
 
 
 file_names = st.binary(min_size=1, max_size=30) | texts(surrogates=True).map(

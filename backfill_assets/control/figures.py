@@ -143,7 +143,7 @@ def _without_source(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]
         return
     missing = [day for day in planned.days if figures.dataset.due(day) not in figures.delivered]
     if missing:
-        fails = source.on_missing is OnMissing.fail
+        fails = source.on_missing is OnMissing.fail or figures.dataset.is_monthly
         empty = "they will have only rows from later files" if source.late_days else "they will be empty"
         then = "they will fail their check source_present" if fails else empty
         yield f"{planned.name}, {counted(missing)}: no source data; {then}"

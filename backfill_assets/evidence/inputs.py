@@ -163,8 +163,9 @@ def _identical(deliveries: Iterable[Delivery]) -> tuple[SameContent, ...]:
 
 
 def _own_rows(dataset: Dataset, day: dt.date, own: Iterable[Delivery], staged: Mapping[dt.date, int]) -> int:
-    # Until a month is over, its file may end before the day.
-    return staged.get(day, 0) if dataset.is_monthly else sum(d.rows for d in own)
+    rows = sum(d.rows for d in own)
+    # Until a month is over, its file may end before the day. Late rows in the next file do not replace a missing one.
+    return staged.get(day, 0) if rows and dataset.is_monthly else rows
 
 
 def _source_day(

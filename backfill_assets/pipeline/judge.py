@@ -147,22 +147,34 @@ def _not_empty(dataset: Dataset, m: DayMeasurement, contract: Contract) -> Check
 
 
 def _source_present(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
-    tolerated = dataset.feed.on_missing is OnMissing.pass_
+    may_be_empty, awaited = dataset.feed.on_missing is OnMissing.pass_, _is_awaited(dataset, m)
+    tolerated = may_be_empty and not awaited
     absent = [one.day for one in m.source.faulty_before if not one.rows]
     behind = f"none for {format_days(absent, most=3)}, which the day looks back at" if absent else ""
     gone = [_source_gone(m.source.gone)] if m.source.gone else []
     if m.source.rows:
         found = f"{m.source.deliveries} deliveries"
         found = f"{found}, {behind}" if behind else found
-        return CheckOutcome(tolerated or not absent, "a delivery", found, note="; ".join(gone))
+        return CheckOutcome(may_be_empty or not absent, "a delivery", found, note="; ".join(gone))
     found = f"{m.source.deliveries} deliveries without a row" if m.source.deliveries else "none"
     notes = [
         "no source data; the dataset lets such days pass" if tolerated else "no source data was delivered for the day"
     ]
-    if m.source.rows_read:
+    if may_be_empty and awaited:
+        notes.append(
+            "on_missing: pass needs a file of the month that was last changed after the day; if times of change say nothing about "
+            "your files: checks.source_present: {severity: warn}"
+        )
+    if m.source.rows_read and not (dataset.is_monthly and m.source.deliveries):
         notes.append(f"files of later days, with {number_of(m.source.rows_read, 'row')}, do not replace its own")
     notes += [*([behind] if behind else []), *gone]
     return CheckOutcome(tolerated, "a delivery", found, note="; ".join(notes))
+
+
+def _is_awaited(dataset: Dataset, m: DayMeasurement) -> bool:
+    """Whether rows of the day may still come, because no file of its month was written after it."""
+    newest = m.source.delivered_at
+    return dataset.is_monthly and (newest is None or newest < dataset.end_of(m.day))
 
 
 def _source_gone(paths: Sequence[str]) -> str:

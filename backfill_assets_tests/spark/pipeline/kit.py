@@ -115,7 +115,7 @@ class Kit:
         path = self.layout.sources / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-        moment = dt.datetime(2024, 3, 1, hour, tzinfo=dt.UTC).timestamp()
+        moment = (dt.datetime(2024, 3, 1, tzinfo=dt.UTC) + dt.timedelta(hours=hour)).timestamp()
         os.utime(path, (moment, moment))
         return path
 

@@ -72,16 +72,24 @@ def test_each_day_of_a_month_is_built_from_its_rows_in_the_file_of_the_month(kit
 
 def test_a_day_without_a_row_in_the_file_of_its_month_passes_if_days_may_be_empty(kit: Kit) -> None:
     kit.dataset(source={**SOURCE, "on_missing": "pass"})
-    deliver(kit, "202403", f"{D3},1,a,10,3.00", hour=1)
     application = Application(kit.settings)
+    # Before a file of the month was written after a day, nobody knows that the day is empty.
+    assert refusals(application, kit).keys() == {f"{D3} source_present", f"{D4} source_present"}
+    deliver(kit, "202403", f"{D3},1,a,10,3.00", hour=1)
+    assert refusals(application, kit).keys() == {f"{D4} source_present"}
+    deliver(kit, "202403", f"{D3},1,a,10,3.50", hour=48)
     assert refusals(application, kit) == {}
 
 
 def test_rows_of_the_last_days_of_a_month_may_come_in_the_next_file(kit: Kit) -> None:
     kit.dataset(source={**SOURCE, "late_days": 1}, key=["id"])
-    deliver(kit, "202402", f"{D1},1,a,10,1.00", f"{D2},1,a,10,2.00", hour=1)
     deliver(kit, "202403", f"{D1},2,a,10,9.00", f"{D2},2,a,10,2.50", f"{D3},1,a,10,3.00", hour=2)
     application = Application(kit.settings)
+    # They do not replace the file of their own month.
+    unit = built(application, kit.spark, "trips", (D2,))
+    assert [v.check for v in judged(application, unit, "trips")[D2].verdicts if v.refuses] == ["source_present"]
+    application.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+    deliver(kit, "202402", f"{D1},1,a,10,1.00", f"{D2},1,a,10,2.00", hour=1)
     publish(application, kit.spark, "trips", (D1, D2))
     published = kit.table(kit.layout.published_path("trips"))
     # The file of March may bring the last day of February, and no earlier one.

@@ -245,7 +245,10 @@ def test_days_without_source_data_are_warned_of_whatever_was_delivered_for_later
 
 
 def test_a_month_is_delivered_by_its_file_and_each_of_its_days_expects_a_share(office: Office) -> None:
-    office.source(path="x/{yyyymm}.csv")
+    # Its days may be empty, but not for want of the file.
+    office.source(path="x/{yyyymm}.csv", on_missing=OnMissing.pass_)
+    (warning,) = warned(office.planner.plan(spec()), "no source data")
+    assert warning.endswith("they will fail their check source_present")
     last = RANGE[0].replace(day=31)
     office.land(last, rows=310, size=3_100)
     plan = office.planner.plan(spec())

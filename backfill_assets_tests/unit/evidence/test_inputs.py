@@ -141,6 +141,19 @@ def test_the_file_of_a_month_is_there_for_the_days_of_which_it_has_rows() -> Non
     assert [one.day for one in found[DAYS[3]].faulty_before if not one.rows] == [DAYS[2]]
 
 
+def test_late_rows_in_the_file_of_the_next_month_do_not_replace_the_file_of_a_month() -> None:
+    source = PLAIN["source"] | {"path": "{yyyymm}.csv", "late_days": 2}
+    described = dataset(source=source, staging=BY_KEY, lookback_days=1)
+    ends = dt.date(2024, 1, 30), dt.date(2024, 1, 31)
+    january, february = (delivered(month) for month in described.delivery_days((ends[1],)))
+    staged = dict.fromkeys(ends, 1)
+    for known in ([february], [february, replace(january, rows=0, corrupt_rows=0)]):
+        state = source_state(described, ends[1], by_delivery_day(known), {}, rows=staged)
+        assert (state.rows, state.rows_read, state.faulty_before) == (0, 5, (SourceDay(ends[0], 0, 1),))
+    state = source_state(described, ends[1], by_delivery_day([january, february]), {}, rows=staged)
+    assert (state.deliveries, state.rows, state.rows_read) == (1, 1, 10)
+
+
 def test_deliveries_whose_file_is_gone_are_named_among_all_that_a_day_reads() -> None:
     one, other = delivered(DAYS[1]), delivered(DAYS[2], "g", hours=30)
     known = by_delivery_day([one, other])

@@ -216,6 +216,30 @@ def test_a_day_that_nothing_was_delivered_for_passes_where_the_dataset_says_so()
     assert not verdict("source_present", nothing).passed
 
 
+def test_a_day_may_lack_rows_in_the_file_of_its_month_once_that_was_written_after_it() -> None:
+    monthly = PLAIN["source"] | {"path": "{yyyymm}.csv"}
+    tolerant, strict = dataset(source=monthly | {"on_missing": "pass"}), dataset(source=monthly)
+    ended = replace(GOOD, shadow=NOTHING, published=NOTHING, source=replace(GOOD.source, rows=0))
+    assert verdict("source_present", ended, tolerant).passed
+    assert verdict("source_present", ended, strict).note == "no source data was delivered for the day"
+    missing = replace(ended, source=SourceState(rows_read=3))
+    found = verdict("source_present", missing, tolerant)
+    assert (found.refuses, found.found) == (True, "none")
+    assert found.note.startswith(
+        "no source data was delivered for the day; on_missing: pass needs a file of the month that was last changed after the day; "
+    )
+    assert found.note.endswith("; files of later days, with 3 rows, do not replace its own")
+    # In Berlin the day ends at 23:00 UTC.
+    for hour, passed in ((22, False), (23, True)):
+        at = dt.datetime(2024, 3, 30, hour, tzinfo=dt.UTC)
+        growing = replace(ended, source=replace(ended.source, delivered_at=at))
+        assert verdict("source_present", growing, tolerant).passed is passed
+        # What was written during the day has rows of it; a day that it looks back at may have none.
+        absent = (SourceDay(DAY - dt.timedelta(1), 0, 0),)
+        early = replace(GOOD, source=replace(GOOD.source, delivered_at=at, faulty_before=absent))
+        assert verdict("source_present", early, tolerant).passed
+
+
 def test_a_first_publication_has_nothing_to_be_compared_with() -> None:
     first = replace(GOOD, published=NOTHING)
     result = verdict("change_row_count", first)

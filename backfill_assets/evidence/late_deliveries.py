@@ -78,7 +78,8 @@ class LateDeliveries(OnWarehouse):
         if dataset.source is None or not published:
             return ()
         newest = max(published)
-        watched = [d for d in day_range(newest - (dataset.live.watch_days - 1) * ONE_DAY, newest) if d >= dataset.start]
+        first = newest - (dataset.live.watch_days - 1) * ONE_DAY
+        watched = [d for d in day_range(_with_its_month(dataset, first), newest) if d >= dataset.start]
         unpublished = self._unpublished(name, published)
         looked_at = tuple(sorted({*watched, *unpublished}))
         landed = self._known(name, dataset.fact_delivery_days(looked_at))
@@ -87,7 +88,8 @@ class LateDeliveries(OnWarehouse):
         files = {day: [f for d in dataset.fact_delivery_days((day,)) for f in new.get(d, ())] for day in looked_at}
         late = {day for day in watched if files[day]} | self._overtaken(dataset, watched, known, active)
         # An extract writes the day's own file, and a dataset whose days may be empty needs none; for all others it has to be there.
-        runnable = dataset.feed.on_missing is OnMissing.pass_ or dataset.extract is not None
+        may_be_empty = dataset.feed.on_missing is OnMissing.pass_ and not dataset.is_monthly
+        runnable = may_be_empty or dataset.extract is not None
         gaps = {day for day in unpublished if runnable or known.get(dataset.due(day)) or new.get(dataset.due(day))}
         shown = published_among(self.ledger, table, name, late | gaps)
         days = tuple(sorted((late & shown) | (gaps - shown)))
@@ -111,8 +113,8 @@ class LateDeliveries(OnWarehouse):
         at = dt.time.fromisoformat(max(self.datasets[member].dataset.live.at for member in self._group(name)))
         moment = (self.clock.now() - _PATIENCE).astimezone(dataset.zone)
         moment -= ONE_DAY if moment.time() < at else dt.timedelta(0)
-        newest = dataset.live_day(moment)
-        return tuple(d for d in gaps_of(dataset, published, moment) if d > newest - dataset.live.watch_days * ONE_DAY)
+        first = dataset.live_day(moment) - (dataset.live.watch_days - 1) * ONE_DAY
+        return tuple(d for d in gaps_of(dataset, published, moment) if d >= _with_its_month(dataset, first))
 
     def _judged(self, dataset: Dataset, gaps: Collection[dt.date], known: Deliveries) -> set[dt.date]:
         """The gaps that a live run has built and checked from exactly these deliveries: another run changes nothing."""
@@ -215,6 +217,11 @@ class LateDeliveries(OnWarehouse):
             for day, unit in claimed
             if units[unit].live and set(units[unit].days) == {(member, day) for member in claims}
         }
+
+
+def _with_its_month(dataset: Dataset, day: dt.date) -> dt.date:
+    # A file of a month has all of its days; none may fall out of what is watched before the others.
+    return day.replace(day=1) if dataset.is_monthly else day
 
 
 def _is_gone(dataset: Dataset, day: dt.date, known: Deliveries) -> bool:

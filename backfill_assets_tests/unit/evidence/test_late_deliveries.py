@@ -327,6 +327,13 @@ def test_the_file_of_a_month_is_late_for_its_published_days_and_fills_its_gaps(w
     found = {late.day: late.gap for late in week.late.of("sales")}
     assert found == {D1: False, D2: False, D3: False, D4: True, D4 + dt.timedelta(days=1): True}
     assert {late.files for late in week.late.of("sales")} == {(f"x/{file.name}",)}
+    # All of its days are watched as long as one is.
+    week.says(live=Live(watch_days=1))
+    assert {late.day: late.gap for late in week.late.of("sales")} == found
+    # Without its file no day of a month is known to be empty.
+    file.unlink()
+    week.says(source=source.model_copy(update={"on_missing": OnMissing.pass_}))
+    assert [late.day for late in week.late.of("sales") if late.gap] == []
 
 
 def test_a_gap_that_a_unit_has_claimed_is_run_once_the_claim_has_ended(week: Inbox) -> None:

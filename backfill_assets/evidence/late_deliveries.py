@@ -86,7 +86,8 @@ class LateDeliveries(OnWarehouse):
         known = force_by_day(dataset, landed)
         new = self._new(loaded, dataset.fact_delivery_days(looked_at), landed)
         files = {day: [f for d in dataset.fact_delivery_days((day,)) for f in new.get(d, ())] for day in looked_at}
-        late = {day for day in watched if files[day]} | self._overtaken(dataset, watched, known, active)
+        # A day that was released without rows has no file either: only `shown` tells it from a gap.
+        late = {day for day in looked_at if files[day]} | self._overtaken(dataset, looked_at, known, active)
         # An extract writes the day's own file, and a dataset whose days may be empty needs none; for all others it has to be there.
         may_be_empty = dataset.feed.on_missing is OnMissing.pass_ and not dataset.is_monthly
         runnable = may_be_empty or dataset.extract is not None
@@ -129,11 +130,12 @@ class LateDeliveries(OnWarehouse):
     def moved(self, name: str) -> Days:
         """All published days that were built from other deliveries than those in force now; opens no source file.
 
-        There are none while a source that is a table cannot be read: building a day reports it.
+        Days without rows count up to the newest one with rows. There are none while a source that is a table cannot be read:
+        building a day reports it.
         """
-        dataset = self.datasets[name].dataset
         active, known = self._published(name)
-        return tuple(sorted(self._overtaken(dataset, active, known, active)))
+        changed = self._overtaken(self.datasets[name].dataset, _span(active), known, active)
+        return tuple(sorted(published_among(self.ledger, self.tables[name], name, changed)))
 
     def gone(self, name: str) -> Days:
         """The published days whose rows the source table no longer has: they stay, and cannot be built again."""
@@ -152,7 +154,7 @@ class LateDeliveries(OnWarehouse):
         if dataset.source is None or not active:
             return {}, {}
         try:
-            return active, force_by_day(dataset, self._known(name, dataset.fact_delivery_days(tuple(sorted(active)))))
+            return active, force_by_day(dataset, self._known(name, dataset.fact_delivery_days(_span(active))))
         except (LayoutError, SourceError):
             return {}, {}
 
@@ -217,6 +219,10 @@ class LateDeliveries(OnWarehouse):
             for day, unit in claimed
             if units[unit].live and set(units[unit].days) == {(member, day) for member in claims}
         }
+
+
+def _span(days: Collection[dt.date]) -> Days:
+    return day_range(min(days), max(days)) if days else ()
 
 
 def _with_its_month(dataset: Dataset, day: dt.date) -> dt.date:

@@ -319,6 +319,28 @@ def test_a_first_file_that_comes_after_the_daily_run_is_a_gap_that_is_run(week: 
     assert week.late.of("sales") == ()
 
 
+def test_a_file_of_a_day_that_was_released_without_rows_is_late_although_no_later_day_has_rows(week: Inbox) -> None:
+    week.says(source=week.world.datasets["sales"].landing.model_copy(update={"on_missing": OnMissing.pass_}))
+    week.world.released({D4: []})
+    assert [(late.day, late.gap) for late in week.late.of("sales")] == [(D5, True)]
+    week.deliver(D4)
+    assert [(late.day, late.gap) for late in week.late.of("sales")] == [(D4, False), (D5, True)]
+    week.land(D4)
+    assert week.days() == [D4, D5]
+    week.world.released({D4: [4]})
+    assert week.days() == [D5]
+
+
+def test_a_day_that_was_released_without_rows_has_moved_once_it_has_a_delivery(inbox: Inbox) -> None:
+    inbox.world.released({D2: []})
+    assert inbox.late.moved("sales") == ()
+    inbox.deliver(D2, "id\n2\n")
+    inbox.land(D2)
+    assert inbox.late.moved("sales") == (D2,)
+    inbox.world.released({D2: [2]})
+    assert inbox.late.moved("sales") == ()
+
+
 def test_the_file_of_a_month_is_late_for_its_published_days_and_fills_its_gaps(week: Inbox) -> None:
     source = week.world.datasets["sales"].landing.model_copy(update={"path": "x/{yyyymm}.csv"})
     week.says(source=source)

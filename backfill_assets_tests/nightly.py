@@ -125,6 +125,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "spark/pipeline/test_shadow.py::test_a_python_model_builds_the_same_shadow": (),
     "spark/pipeline/test_shadow.py::test_building_again_replaces_the_days_and_another_batch_of_the_attempt_keeps_them": (),
     "spark/pipeline/test_extracts.py::test_a_young_day_follows_its_rows_and_a_day_without_rows_or_of_other_days_is_refused": (),
+    "spark/pipeline/test_months.py::test_rows_that_landed_by_day_are_not_lost_when_the_path_names_months": (),
     "spark/pipeline/test_source_table.py::test_a_golden_case_of_a_table_is_laid_out_as_the_table_is": (),
     "spark/pipeline/test_source_table.py::test_a_proof_recomputes_the_days_of_a_table": (),
     "spark/pipeline/test_source_table.py::test_a_table_that_is_lost_while_its_days_are_staged_fails_them_until_it_is_back": (

@@ -16,6 +16,7 @@ from typing import Final
 
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.delivery import ARCHIVES, Deed, Delivery, DeliveryEntry, FileContent, Place
+from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.definition import Dataset, Deduplicate
 from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.dataset.sources import OrderBy
@@ -60,6 +61,26 @@ def out_of_path(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery, 
     newest_only = dataset.staging.deduplicate is Deduplicate.latest_file
     force = (one for one in in_force(dataset, deliveries) if one.rows or newest_only)
     return tuple(one for one in force if one.day in found and not template.fits(one.day, one.path))
+
+
+def require_months(dataset: Dataset, known: Iterable[Delivery]) -> None:
+    """Refuse months whose files of single days nothing reads, because `source.path` names months now and finds none of theirs.
+
+    `known` has all deliveries of all days of these months.
+
+    Raises:
+        SourceError: names such a file, and says what to do.
+    """
+    force = in_force(dataset, known) if dataset.is_monthly else ()
+    found = {one.day for one in force if dataset.landing.template.fits(one.day, one.path)}
+    unread = [one for one in force if one.rows and one.day != (due := dataset.due(one.day)) and due not in found]
+    if unread:
+        one, more = unread[0], f" and {len(unread) - 1} more" if len(unread) > 1 else ""
+        raise SourceError(
+            f"{dataset.name} {one.day}: {one.path}{more} landed while source.path named days. No file of the month has landed "
+            f"under {dataset.landing.path}, so these rows would be missing; deliver the file of the month, or set source.path in "
+            "dataset.yaml back"
+        )
 
 
 def packed_twice(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery, ...]:

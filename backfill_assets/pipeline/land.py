@@ -23,6 +23,7 @@ from backfill_assets.dataset.deliveries import (
     out_of_path,
     packed_twice,
     place_of,
+    require_months,
 )
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.reading import form_of, reading_of
@@ -310,7 +311,10 @@ class Landing(OnWarehouse):
         loaded = self.datasets[name]
         if not loaded.dataset.lands_files:
             return
-        known = self.ledger.deliveries(name, loaded.dataset.delivery_days(days))
+        window = set(loaded.dataset.delivery_days(days))
+        around = self.ledger.deliveries(name, window.union(*map(loaded.dataset.brought_by, window)))
+        require_months(loaded.dataset, around)
+        known = [one for one in around if one.day in window]
         if stray := out_of_path(loaded.dataset, known):
             raise SourceError(_stray(loaded.dataset, stray))
         if twice := packed_twice(loaded.dataset, known):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+import pytest
+
 from backfill_assets.application import Application
+from backfill_assets.core.errors import SourceError
 from backfill_assets.core.evidence import Verdict
 from backfill_assets.core.unit import UnitState
 from backfill_assets_tests.harness.without_dagster import built, judged, publish
@@ -79,6 +82,19 @@ def test_a_day_without_a_row_in_the_file_of_its_month_passes_if_days_may_be_empt
     assert refusals(application, kit).keys() == {f"{D4} source_present"}
     deliver(kit, "202403", f"{D3},1,a,10,3.50", hour=48)
     assert refusals(application, kit) == {}
+
+
+def test_rows_that_landed_by_day_are_not_lost_when_the_path_names_months(kit: Kit) -> None:
+    kit.dataset(source={**TRIPS["source"], "late_days": 1})  # type: ignore[dict-item]
+    # The late row alone would pass for the day before.
+    kit.deliver(D1, f"{D1},1,a,10,1.00")
+    kit.deliver(D2, f"{D2},1,a,10,2.00", f"{D1},2,a,10,2.00")
+    publish(Application(kit.settings), kit.spark, "trips", (D1, D2))
+    kit.dataset(source={**SOURCE, "late_days": 1})
+    deliver(kit, "202403", f"{D3},1,a,10,3.00", hour=1)
+    application = Application(kit.settings)
+    with pytest.raises(SourceError, match=r"No file of the month has landed under trips/\{yyyymm\}\.csv"):
+        built(application, kit.spark, "trips", (D1,))
 
 
 def test_rows_of_the_last_days_of_a_month_may_come_in_the_next_file(kit: Kit) -> None:

@@ -11,8 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill_assets.core.delivery import Deed, Delivery, DeliveryEntry
+from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.deliveries import heads, in_force, in_order, out_of_path, packed_twice, received, standings
+from backfill_assets.dataset.deliveries import (
+    heads,
+    in_force,
+    in_order,
+    out_of_path,
+    packed_twice,
+    received,
+    require_months,
+    standings,
+)
 from backfill_assets.evidence.inputs import force_by_day, origin, origins, origins_ever, staged_inputs
 from backfill_assets_tests.harness.judged import PLAIN, dataset
 from backfill_assets_tests.harness.supplier import D7, D8, D9, PATHS, Act, Pages, Supplier, acts, merged, print_of
@@ -130,6 +140,21 @@ def test_a_file_outside_the_path_counts_alone_and_not_beside_files_in_it() -> No
     for gone, found in ((returns, []), (orders, [])):
         left = tuple(replace(one, withdrawn=one.path == gone) for one in known)
         assert astray("x/{day}/orders*.csv", left) == found
+
+
+def test_files_of_days_do_not_vanish_when_the_path_names_months() -> None:
+    monthly = dataset(source=PLAIN["source"] | {"path": "x/{yyyymm}.csv"})
+    known = book([a_file(D7, f"x/{D7}.csv", "A"), a_file(D8, f"x/{D8}.csv", "B")])
+    # The file of the last day of a month is not the file of the month.
+    last = a_file(monthly.due(D7), f"x/{monthly.due(D7)}.csv", "C")
+    for landed in (known, book(list(known), [last])):
+        with pytest.raises(
+            SourceError, match=rf"x/{D7}.csv and 1 more landed while source.path named days. No file of"
+        ):
+            require_months(monthly, landed)
+        require_months(dataset(), landed)
+    require_months(monthly, book(list(known), [a_file(monthly.due(D7), f"x/{D7:%Y%m}.csv", "D")]))
+    require_months(monthly, [replace(known[0], withdrawn=True), replace(known[1], rows=0)])
 
 
 @pytest.mark.parametrize(

@@ -474,6 +474,18 @@ def test_raw_that_has_fewer_rows_than_were_landed_is_found(world: World) -> None
     assert the(world, "lost or altered").severity is FindingSeverity.error
 
 
+def test_raw_that_has_lost_the_file_of_a_month_that_is_not_over_is_found(world: World) -> None:
+    landed(world, 0)
+    sales = world.datasets["sales"]
+    source = sales.landing.model_copy(update={"path": "{yyyymm}.csv"})
+    world.datasets["sales"] = sales.model_copy(update={"source": source})
+    now = world.clock.now()
+    last = world.datasets["sales"].due(now.date())
+    assert last > now.date() + dt.timedelta(days=1)
+    world.ledger.add_deliveries([Delivery("sales", last, "m.csv", "f1", 1, now, now, rows=3)])
+    assert f"{last}" in the(world, "fewer rows").what
+
+
 def test_unknown_rows_in_raw_are_found_once_no_process_can_be_landing_them(
     world: World,
 ) -> None:

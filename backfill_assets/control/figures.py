@@ -9,6 +9,7 @@ from typing import Final
 
 from backfill_assets.campaign.plan import Days, Estimate, PlannedDataset, counted
 from backfill_assets.campaign.specification import Specification
+from backfill_assets.core.days import day_range
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Hold
@@ -36,6 +37,8 @@ Amounts = Mapping[dt.date, Amount]
 @dataclass(frozen=True)
 class Figures:
     """Sizes of a dataset's days: published, delivered (by delivery day), and published by its upstreams.
+
+    With files of a month, `published` also has the other days of these months.
 
     `expected` is the approximate size of each day after the build: its published size, or else what was delivered on that
     day, or what its upstreams hold for it.
@@ -72,7 +75,7 @@ class FigureReader(OnWarehouse):
         """
         loaded = self.datasets[name]
         dataset = loaded.dataset
-        published = self._published(name, days)
+        published = self._published(name, _with_months(dataset, days))
         delivered = self._delivered(loaded, dataset.fact_delivery_days(days), landing=landing)
         upstream = {u: self._published(u, dataset.upstream_days(u, days)) for u in dataset.upstream}
         known = [{day: _due(dataset, day, delivered) for day in days}] if dataset.source is not None else [
@@ -97,6 +100,12 @@ class FigureReader(OnWarehouse):
             sizes = delivered_sizes(loaded, self.layout, [day for day in window if day not in found])
             found |= {day: Amount(round(size * share), size) for day, size in sizes.items()}
         return found
+
+
+def _with_months(dataset: Dataset, days: Days) -> set[dt.date]:
+    """The days; if files have whole months, all of their months."""
+    firsts = {day.replace(day=1) for day in days} if dataset.is_monthly else ()
+    return {*days, *(day for first in firsts for day in day_range(first, dataset.due(first)))}
 
 
 def _due(dataset: Dataset, day: dt.date, delivered: Amounts) -> Amount:
@@ -130,7 +139,7 @@ class PlanBasis:
 def warnings_of(survey: PlanBasis) -> tuple[str, ...]:
     """All warnings, each a sentence that names the problem and the days."""
     of_dataset: tuple[Callable[[PlanBasis, PlannedDataset], Iterator[str]], ...] = (
-        _without_source, _without_upstream, _unpublished, _on_hold,
+        _without_source, _without_upstream, _unpublished, _rest_of_months, _on_hold,
     )  # fmt: skip
     found = [text for dataset in survey.datasets for rule in of_dataset for text in rule(survey, dataset)]
     return (*found, *_left_behind(survey), *_more_than_the_queue_gives(survey), *_longer_than_allowed(survey))
@@ -169,6 +178,15 @@ def _unpublished(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]:
     days = [day for day in planned.days if day not in published]
     if days:
         yield f"{planned.name}, {counted(days)}: nothing is published yet, so there is nothing to compare with"
+
+
+def _rest_of_months(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]:
+    rest = survey.figures[planned.name].published.keys() - set(planned.days)
+    if rest:
+        yield (
+            f"{planned.name}, {counted(sorted(rest))}: published, of the same months and not in the scope; recompute whole "
+            "months: a row that a corrected file has on another day would be on both"
+        )
 
 
 def _on_hold(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]:

@@ -256,6 +256,16 @@ def test_a_month_is_delivered_by_its_file_and_each_of_its_days_expects_a_share(o
     assert plan.estimate.rows == len(RANGE) * 10 * len(plan.targets)
 
 
+def test_published_days_of_a_month_that_is_recomputed_in_part_are_warned_of(office: Office) -> None:
+    office.release(*RANGE, day(15), day(40))
+    assert warned(office.planner.plan(spec()), "same months") == []
+    office.source(path="x/{yyyymm}.csv")
+    (warning,) = warned(office.planner.plan(spec()), "same months")
+    assert warning.startswith(
+        f"sales, 1 day {day(15)}: published, of the same months and not in the scope; recompute whole"
+    )
+
+
 def test_days_without_a_published_upstream_are_warned_of_unless_they_are_built_along(tmp_path: Path) -> None:
     office = Office(tmp_path, lookback=2)
     start = str(RANGE[3])

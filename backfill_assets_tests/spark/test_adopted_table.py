@@ -46,7 +46,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "lake" / "orders"
     spark.sql(
         f"CREATE TABLE delta.`{folder}` (day DATE, order_id BIGINT NOT NULL COMMENT 'Unique.', amount DECIMAL(10,2), "
-        "note STRING, cents BIGINT GENERATED ALWAYS AS (CAST(amount * 100 AS BIGINT))) "
+        "note VARCHAR(8), cents BIGINT GENERATED ALWAYS AS (CAST(amount * 100 AS BIGINT))) "
         "USING delta PARTITIONED BY (day) COMMENT 'Orders by day.'"
     )
     spark.sql(f"ALTER TABLE delta.`{folder}` ADD CONSTRAINT positive CHECK (amount > 0)")
@@ -67,6 +67,11 @@ def drafted(root: Path, lake: Path, server: Settings) -> Application:
         (folder / name).write_text(text)
     application = OnTheTestServer(settings_of(root), server)
     assert not application.catalog.problems, application.catalog.problems
+    assert set(application.dataset("orders").checks.rules) == {
+        "constraint_1_positive",
+        "generated_cents",
+        "length_note",
+    }
     for day in WRONG:
         ids = [ROWS * (day - FIRST).days + i for i in range(ROWS)]
         amounts = [2 * Decimal(10 + i % 7) for i in ids]
@@ -185,10 +190,14 @@ def test_a_rule_of_the_table_that_the_new_rows_break_keeps_the_days_from_being_r
     application = drafted(tmp_path, lake, spark_settings)
     application.adoption.adopt("orders", lake, "we take it over")
     folder = tmp_path / "datasets" / "orders"
-    fact = (folder / "fact.sql").read_text().replace("cents\n", "cents + 1 AS cents\n")
+    fact = (
+        (folder / "fact.sql")
+        .read_text()
+        .replace("note, cents\n", "concat(note, ' and more') AS note, cents + 1 AS cents\n")
+    )
     (folder / "fact.sql").write_text(fact)
     application = OnTheTestServer(settings_of(tmp_path), spark_settings)
-    with pytest.raises(Exception, match="rule_generated_cents"):
+    with pytest.raises(Exception, match=r"(?s)(?=.*rule_generated_cents)(?=.*rule_length_note)"):
         publish(application, spark, "orders", WRONG)
 
 

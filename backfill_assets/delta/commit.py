@@ -182,7 +182,9 @@ def column_rules(field: Field) -> Mapping[str, str]:
 
 
 def _named(rules: Mapping[str, str]) -> str:
-    return ", ".join(name if not sql or name.endswith(" NOT NULL") else f"{name} ({sql})" for name, sql in rules.items())
+    return ", ".join(
+        name if not sql or name.endswith(" NOT NULL") else f"{name} ({sql})" for name, sql in rules.items()
+    )
 
 
 def constraints_of(configuration: Mapping[str, str | None]) -> Mapping[str, str]:

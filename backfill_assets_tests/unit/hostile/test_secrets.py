@@ -178,7 +178,7 @@ def test_a_notice_that_cannot_be_sent_leaves_no_url_behind(house: House) -> None
     run("plan", "fix.yaml")
     campaign = house.application.ledger.campaign("tax-fix")
     with pytest.raises(BackfillError) as refused:
-        Application.from_env().notifier.notices.send(campaign.specification.notify.variable, "x")  # type: ignore[union-attr]
+        Application.from_env().notifier.send(campaign.specification.notify.variable, "x")  # type: ignore[union-attr]
     assert MARK not in everything_of(refused.value)
 
 

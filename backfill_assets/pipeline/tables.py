@@ -320,9 +320,12 @@ def source_rows(
     """
     source = table_of(loaded)
     key = source_key(loaded, "table")
+    place = layout.source_file(source.table)
+    # Since its days were found, the table may have vanished, or another one may be in its place.
+    if not is_table(place):
+        raise SourceError(f"{key}: {source.table} is gone; restore it, and launch again")
     with renamed(SourceError, key, also=_GONE, remedy="restore this version of the table, or launch again"):
-        # Since its days were found, the table may have vanished, or another one may be in its place.
-        table = spark.read.format("delta").option("versionAsOf", version).load(str(layout.source_file(source.table)))
+        table = spark.read.format("delta").option("versionAsOf", version).load(str(place))
         fields = {field.name.lower(): field for field in table.schema.fields}
     if source.day.lower() not in fields:
         raise SourceError(

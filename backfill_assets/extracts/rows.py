@@ -42,6 +42,15 @@ def write_rows(file: Path, source: Source, names: Sequence[str], batches: Iterab
             before += len(rows)
 
 
+def is_complete(file: Path) -> bool:
+    """Whether `write_rows` has written a file to its end."""
+    try:
+        pq.read_metadata(file)
+    except (pa.ArrowException, OSError):
+        return False
+    return True
+
+
 def have_same_rows(one: Path, other: Path) -> bool:
     """Whether two files that `write_rows` wrote have the same rows in the same order; another version may write other bytes."""
     try:

@@ -24,7 +24,7 @@ from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import format_duration, in_one_line, shortened, visible, without_secrets
 from backfill_assets.dataset.extracts import SCRIPT, Extract
 from backfill_assets.dataset.sources import Source
-from backfill_assets.extracts.rows import BATCH, write_rows
+from backfill_assets.extracts.rows import BATCH, is_complete, write_rows
 
 _DONE, _REFUSED, _NO_ROOM = 4, 3, 5
 """The exit codes of a process that has written all rows; or, in place of rows, why there are none; or not even that."""
@@ -62,7 +62,8 @@ def extract_script(source: Source, extract: Extract, day: dt.date, file: Path) -
             raise SourceError(shortened(visible(why.read(_LONGEST)), _LONGEST))
     if code == _NO_ROOM:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    if code != _DONE:
+    # A script that ends its process with the code of success leaves a file without its end.
+    if code != _DONE or not is_complete(file):
         raise SourceError(f"{SCRIPT}: its process has ended with exit code {code}; see the run's output")
 
 

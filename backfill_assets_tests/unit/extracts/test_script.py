@@ -121,6 +121,8 @@ def test_the_documented_example_reads_all_pages_of_a_busy_server(
         ("import os\ndef extract(day):\n  yield ROW\n  os._exit(0)", "its process has ended with exit code 0"),
         ("import os\ndef extract(day):\n  yield ROW\n  os.abort()", "its process has ended with exit code -6"),
         ("import os\ndef extract(day):\n  yield ROW\n  os._exit(3)", ""),
+        ("import os\ndef extract(day):\n  yield ROW\n  os._exit(4)", "its process has ended with exit code 4"),
+        ("import os\ndef extract(day):\n  yield from [ROW] * 30000\n  os._exit(4)", "its process has ended with exit code 4"),
         ("def extract(day):\n  while True: yield ROW", "takes longer than its timeout, 3s"),
         ("def extract(day):\n  return [dict(ROW, amount=10**5000)]", "row 1, column amount: a very large int is no decimal"),
         ("def extract(day):\n  return [dict(ROW, **{'\\x1b[2J\\ud800': 1})]", r"row 1 has .*, \\x1b\[2J\\ud800; expected"),

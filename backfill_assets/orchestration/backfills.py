@@ -269,7 +269,8 @@ def launch_state(
     days = {(name, day) for name, found in launched.targets.items() for day in found}
     evidence = (application.ledger.evidence(unit) for unit in units)
     checked = {key for by_day in evidence for key, found in by_day.items() if found.verdicts} & days
-    status, failure = ended_as(instance, backfill), ""
+    # Days that were never built, as of a dataset downstream of the crash, have no retry that could have succeeded.
+    status, failure = ended_as(instance, backfill) if days == checked else backfill.status.value, ""
     if status in OVER and status != BulkActionStatus.COMPLETED_SUCCESS.value:
         ended = f"backfill {launched.backfill} ended as {status.lower().replace('_', ' ')}; see it in Dagster"
         failure = failure_of(instance, backfill) or ended

@@ -134,6 +134,21 @@ def test_a_backfill_that_dagster_calls_failed_has_succeeded_if_the_retries_of_it
     assert ("failed:" in done.output) == bool(code)
 
 
+def test_days_that_no_run_has_checked_have_not_succeeded_with_the_retry_of_another(
+    house: House, daemon: Daemon
+) -> None:
+    unit = _opened(house, "b_1", ("sales",))
+    house.world.publisher().release(unit.id)
+    daemon.runs = False
+    tags = {BACKFILL_TAG: "b_1"}
+    retry = create_run_for_test(daemon.instance, status=dg.DagsterRunStatus.SUCCESS, tags=tags)
+    create_run_for_test(
+        daemon.instance, status=dg.DagsterRunStatus.FAILURE, tags=tags | {AUTO_RETRY_RUN_ID_TAG: retry.run_id}
+    )
+    done = _run(daemon, "run", *BOTH, RANGE, statuses=[BAD])
+    assert (done.exit_code, "failed:" in done.output) == (1, True), done.output
+
+
 def test_the_unit_of_a_campaign_is_not_offered_to_be_discarded(house: House, daemon: Daemon) -> None:
     unit = _opened(house, f"{OPENED_BY}fix-tax/1")
     done = _run(daemon, "run", *BOTH, RANGE, statuses=[BAD])

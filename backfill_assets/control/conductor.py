@@ -70,7 +70,7 @@ class Gatekeeper(OnWarehouse):
     def begin(self, campaign_id: str, batch: Batch, run: str, lease: dt.timedelta) -> Attempt | Decision:
         """Start a batch if the gate is open; if two ask at the same time, the second sees the first as running.
 
-        The bytes that it will read are charged immediately, so that they count even if its worker dies.
+        The bytes that it will read are recorded with its start, so that they count even if its worker dies.
 
         Raises:
             CampaignError: there is no such campaign.
@@ -81,10 +81,8 @@ class Gatekeeper(OnWarehouse):
             decision = admit(campaign, self.traffic(campaign, batch))
             if not isinstance(decision, Admitted):
                 return decision
-            attempt = self.ledger.start_attempt(campaign.unit, batch.dataset, batch.days, run, lease)
             work = Work(bytes_read=self._bytes(batch), layer=batch.layer)
-            self.ledger.charge(attempt.number, work)
-            return replace(attempt, **vars(work))
+            return self.ledger.start_attempt(campaign.unit, batch.dataset, batch.days, run, lease, work)
 
     def traffic(self, campaign: Campaign, batch: Batch | None = None) -> Traffic:
         """What is running now, and what the campaign has used up."""

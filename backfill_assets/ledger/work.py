@@ -34,22 +34,26 @@ _AT_THE_START = ("unit", "dataset", "run", "worker", "state", "started_at", "lea
 class WorkRows(DeliveryRows):
     """The attempts, evidence and contents of the ledger."""
 
-    def start_attempt(self, unit: str, dataset: str, days: Sequence[dt.date], run: str, lease: dt.timedelta) -> Attempt:
+    def start_attempt(
+        self, unit: str, dataset: str, days: Sequence[dt.date], run: str, lease: dt.timedelta, work: Work | None = None
+    ) -> Attempt:
         """Begin an attempt with a lease; older running attempts of its run, or on its days, are lost.
+
+        Its cost, as far as it is known as `work`, counts however it ends.
 
         Raises:
             UnitError: there is no such unit, it is not open, or the days are not its own.
         """
         now, chosen = self._clock.now(), tuple(sorted(set(days)))
         begun = Attempt(0, unit, dataset, chosen, run, worker_name(), AttemptState.running, now, now + lease)
-        row = {name: getattr(begun, name) for name in _AT_THE_START}
+        row = {name: getattr(begun, name) for name in _AT_THE_START} | (work_columns(work) if work else {})
         with self._database.write() as connection:
             _refuse_foreign_days(load_unit(connection, unit), dataset, chosen)
             older = (_TABLE.c.run == run) & (_TABLE.c.dataset == dataset)
             lose_attempts(connection, older | _works_on(connection, unit, dataset, chosen), now)
             number = connection.execute(insert(_TABLE).values(row).returning(_TABLE.c.number)).scalar_one()
             connection.execute(insert(attempt_days), [{"attempt": number, "day": day} for day in chosen])
-        return replace(begun, number=number)
+        return replace(begun, number=number, **(vars(work) if work else {}))
 
     def renew(self, number: int, lease: dt.timedelta) -> None:
         """Extend the lease; `LeaseLostError` if the attempt is no longer running."""
@@ -58,12 +62,6 @@ class WorkRows(DeliveryRows):
             changed = update(_TABLE).where(own).values(lease_until=self._clock.now() + lease)
             if not connection.execute(changed).rowcount:
                 raise LeaseLostError(_lost(connection, number))
-
-    def charge(self, number: int, work: Work) -> None:
-        """Record the cost of a running attempt, so that it counts however it ends; does nothing if it has ended."""
-        own = (_TABLE.c.number == number) & _RUNNING
-        with self._database.write() as connection:
-            connection.execute(update(_TABLE).where(own).values(**work_columns(work)))
 
     def end_attempt(self, number: int, state: AttemptState, work: Work | None = None) -> None:
         """End a running attempt, with its cost if known; does nothing if it is not running."""

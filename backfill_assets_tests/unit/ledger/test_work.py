@@ -10,6 +10,7 @@ import pytest
 from backfill_assets.core.delivery import Deed
 from backfill_assets.core.errors import LeaseLostError, UnitError
 from backfill_assets.core.evidence import DayEvidence, Severity, Verdict
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.measured import Compared, GoldenCounts
 from backfill_assets.core.unit import AttemptState, DayFindings, StagedDay, UnitState, Work
 from backfill_assets.ledger.open import Ledger
@@ -98,6 +99,16 @@ def test_an_ended_attempt_says_when_it_ended_and_what_it_took(ledger: Ledger, un
     clock.advance(20 * SECOND)
     ledger.end_attempt(attempt.number, AttemptState.failed, Work(rows=7))
     assert ledger.attempts() == (ended,)
+
+
+def test_what_an_attempt_works_on_and_costs_is_known_from_its_start(ledger: Ledger, unit: str) -> None:
+    work = Work(bytes_read=2**50, waited=dt.timedelta(seconds=3), layer=Layer.raw)
+    attempt = ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE, work)
+    assert (attempt.layer, attempt.bytes_read, attempt.waited) == (work.layer, work.bytes_read, work.waited)
+    assert ledger.attempts(state=AttemptState.running) == (attempt,)
+    ledger.end_attempt(attempt.number, AttemptState.lost)
+    [lost] = ledger.attempts()
+    assert (lost.state, lost.layer, lost.bytes_read) == (AttemptState.lost, work.layer, work.bytes_read)
 
 
 def test_an_attempt_ends_in_an_end_state_only(ledger: Ledger, unit: str) -> None:

@@ -11,15 +11,17 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from backfill_assets.application import Application
-from backfill_assets.cli.output import DryRun, opened_shell, say
+from backfill_assets.cli.output import DryRun, finish, opened_shell, say
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ArgumentError, PreconditionError
 from backfill_assets.core.text import number_of
 from backfill_assets.dataset.definition import AuditTrail
 from backfill_assets.dataset.yaml import shown_path
 from backfill_assets.delta.adoptable import FoundTable, look_at, require_adoptable
+from backfill_assets.operations import Result
 from backfill_assets.project.adopted_dataset import draft_of
 from backfill_assets.project.scaffold import Scaffold
+from backfill_assets.release.adopt import LAST_SWEEP
 from backfill_assets.storage.layout import refused_url
 
 Name = Annotated[str, typer.Argument(help="The name of the dataset.")]
@@ -73,10 +75,19 @@ def adopt(
     _carry_out(application, name, folder, reason or f"adopted from {origin}")
 
 
-def unadopt(name: Name) -> None:
+def unadopt(name: Name, dry_run: DryRun = False) -> None:
     """Give an adopted table back as a plain one, with the rows that readers see now; its releases cannot be undone then."""
-    folder = Application.from_env().adoption.give_back(name)
+    application = Application.from_env()
+    if dry_run:
+        refused = [f"would be refused: {need}" for need in application.adoption.needs_of(name)]
+        finish(Result([*refused, f"nothing was changed; {LAST_SWEEP}"], failed=bool(refused)))
+        return
+    folder = application.adoption.give_back(name)
     say(f"{folder} is a plain Delta table again; other writers may write there. Keep its folder _shadow: it has rows")
+    say(
+        f"next: remove {shown_path(application.datasets[name].folder)}, and restart Dagster; otherwise the next launch of {name} "
+        "publishes to a new table in the warehouse"
+    )
 
 
 def _carry_out(application: Application, name: str, folder: Path | None, reason: str) -> None:
@@ -122,7 +133,10 @@ def _draft(application: Application, name: str, found: FoundTable, key: str, aud
     Scaffold(folder, files, {}).write()
     for file in files:
         say(f"wrote {shown_path(folder / file)}")
-    say(f"next: look them over, say in source where rows come from, then: backfill adopt {name} --from {found.folder}")
+    say(
+        "next: look them over, above all time_zone, end and source; restart Dagster, which reads datasets when it starts; then: "
+        f"backfill adopt {name} --from {found.folder}"
+    )
 
 
 def _show(found: FoundTable) -> None:

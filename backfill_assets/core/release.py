@@ -53,6 +53,11 @@ def layout_digest(files: Iterable[DataFile]) -> str:
     return digest(sorted(f.identity for f in files))
 
 
+def identities(active: Mapping[dt.date, Iterable[DataFile]]) -> set[tuple[str, int, str]]:
+    """What identifies each file of some days."""
+    return {f.identity for found in active.values() for f in found}
+
+
 class ReleaseKind(StrEnum):
     """What a release does; a baseline changes no file: it names those with which an adopted table begins."""
 

@@ -118,7 +118,7 @@ def require_adoptable(folder: Path, dataset: Dataset) -> FoundTable:
     if outside:
         raise PreconditionError(
             f"{folder}: it has rows of {format_days(outside, most=3)}, outside of {dataset.start}..{dataset.end or ''}; correct "
-            "start and end in dataset.yaml"
+            "start and end in dataset.yaml, or remove end if the history goes on"
         )
     return found
 

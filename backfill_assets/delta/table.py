@@ -20,6 +20,7 @@ from backfill_assets.core.release import (
     StoredFile,
     TableCommit,
     foreign_commits,
+    identities,
     shadow_of,
 )
 from backfill_assets.dataset.definition import Dataset
@@ -181,9 +182,8 @@ class PublishedTable:
         if not self.exists():
             raise PreconditionError(f"release {manifest.release}: there is no table at {self._root}; prepare it first")
         table = self._open()
-        self._require_version(table.version(), base_version)
         before = self._files_of(table)
-        self._verify(manifest, table, before)
+        self._verify(manifest, table, before, base_version)
         try:
             write(table, manifest, self._dataset, self._clock.now())
         except (DeltaError, OSError) as error:
@@ -197,6 +197,11 @@ class PublishedTable:
         with in_doubt(manifest):
             self._read_back(manifest, base_version + 1, before)
         return base_version + 1
+
+    def verify(self, manifest: Manifest, base_version: int) -> None:
+        """Refuse a manifest that `commit` would refuse, with the same errors; commits nothing."""
+        table = self._open()
+        self._verify(manifest, table, self._files_of(table), base_version)
 
     def committed(self, release: str) -> int | None:
         """The version in which a release was committed, or None; survives the clean-up of the log."""
@@ -334,10 +339,7 @@ class PublishedTable:
         found = reading.read_shadow(self._root / shadows.shadow_folder(folder))
         if found is None:
             return
-        features = (
-            *(found.protocol.get("readerFeatures") or ()),
-            *(found.protocol.get("writerFeatures") or ()),
-        )
+        features = (*(found.protocol.get("readerFeatures") or ()), *(found.protocol.get("writerFeatures") or ()))
         commit.require_plain(f"shadow {folder}", features, found.configuration)
         commit.require_partitioning(f"shadow {folder}", self._dataset, found.partition_columns)
         remedy = "Build these days again with the dataset as it is now"
@@ -350,7 +352,8 @@ class PublishedTable:
                 "check everything again on the new version"
             )
 
-    def _verify(self, manifest: Manifest, table: DeltaTable, active: FilesByDay) -> None:
+    def _verify(self, manifest: Manifest, table: DeltaTable, active: FilesByDay, base_version: int) -> None:
+        self._require_version(table.version(), base_version)
         commit.require_own_dataset(manifest, self._dataset.name)
         commit.require_files_of_their_day(manifest)
         commit.require_plain_table(self._root, self._dataset, table)
@@ -386,15 +389,11 @@ class PublishedTable:
 
     def _read_back(self, manifest: Manifest, version: int, before: FilesByDay) -> None:
         table = DeltaTable(self._root, version=version)
-        found = _identities(self._files_of(table))
-        wanted = _identities(before) - {f.identity for f in manifest.removed} | {f.identity for f in manifest.added}
+        found = identities(self._files_of(table))
+        wanted = identities(before) - {f.identity for f in manifest.removed} | {f.identity for f in manifest.added}
         if found != wanted:
             lost, strange = sorted(wanted - found)[:5], sorted(found - wanted)[:5]
             raise ReadBackError(
                 f"release {manifest.release}: version {version} of {self._root} is not what was committed: missing "
                 f"files: {lost}; unexpected: {strange}; undo it: backfill rollback {manifest.release} --reason '…'"
             )
-
-
-def _identities(active: FilesByDay) -> set[tuple[str, int, str]]:
-    return {f.identity for found in active.values() for f in found}

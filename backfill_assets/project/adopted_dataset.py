@@ -15,9 +15,12 @@ from backfill_assets.dataset.definition import AuditTrail
 from backfill_assets.delta.adoptable import FoundColumn, FoundTable
 from backfill_assets.delta.commit import GENERATED, LENGTH
 
-_HEAD: Final = """\
-# Drafted from the table by `backfill adopt`. docs/dataset-yaml.md explains every key.
-# source: where its rows come from. Until files are there, no day can be built, and the table stays as it is.
+_HEAD: Final = "# Drafted by `backfill adopt`; dataset-yaml.md in the docs of backfill_assets explains each key.\n"
+_ASKED: Final = """\
+time_zone: UTC  # where its days begin and end, such as Europe/Berlin
+start: {first}
+end: {last}  # the last day of the table. Remove this line when this project is to write new days
+# Where its rows come from. Until files are there, no day can be built, and the table stays as it is.
 """
 _LONGEST: Final = 63
 """Characters of a name."""
@@ -42,13 +45,15 @@ def draft_of(found: FoundTable, name: str, key: tuple[str, ...], audit: AuditTra
         )
     if not found.days:
         raise ArgumentError(f"{found.folder} has no rows; there is nothing to adopt: declare a new dataset instead")
-    said: dict[str, Any] = {
+    about = {
         "name": name,
         **_described(found.comment),
         "partition_column": found.partition,
-        "start": found.days[0],
-        "key": list(key),
+        # Keys are compared within each day.
+        "key": list(dict.fromkeys((found.partition, *key))),
         "audit": audit.value,
+    }
+    rest: dict[str, Any] = {
         "source": {
             "format": "parquet",
             "path": f"{name}/{{day}}.parquet",
@@ -59,11 +64,16 @@ def draft_of(found: FoundTable, name: str, key: tuple[str, ...], audit: AuditTra
         **({"checks": {"rules": rules}} if (rules := _rules(found)) else {}),
     }
     columns = ", ".join(known)
+    asked = _ASKED.format(first=found.days[0], last=found.days[-1])
     return {
-        "dataset.yaml": _HEAD + yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=120),
+        "dataset.yaml": f"{_HEAD}{_dumped(about)}{asked}{_dumped(rest)}",
         "staging.sql": f"SELECT {columns}, _lineage\nFROM raw\n",
         "fact.sql": f"SELECT {columns}\nFROM staging\n",
     }
+
+
+def _dumped(part: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(part, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _declared(column: FoundColumn) -> Mapping[str, Any]:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from backfill_assets.core.days import format_days
-from backfill_assets.core.errors import ArgumentError, CampaignError, DatasetError, PreconditionError, UnitError
+from backfill_assets.core.errors import ArgumentError, PreconditionError
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord, UnitState
@@ -33,6 +34,7 @@ from backfill_assets.release.sweep import SIGNED_OFF
 from backfill_assets.storage.adopted import give_back, take
 from backfill_assets.warehouse import OnWarehouse
 
+LAST_SWEEP: Final = "before it is given back, run `backfill sweep`: nothing deletes files in _shadow of a plain table"
 _Files = Mapping[dt.date, tuple[DataFile, ...]]
 
 
@@ -162,38 +164,46 @@ class Adoption(OnWarehouse):
         Its releases can no longer be rolled back. Is safe to repeat.
 
         Raises:
+            DatasetError: the dataset is not loaded.
             ArgumentError: the table is not adopted.
-            DatasetError: another dataset is built from it.
-            UnitError: an open unit has days of it.
-            CampaignError: a published campaign that has days of it is not signed off.
+            PreconditionError: it is still needed; names everything that needs it.
         """
         require_tables(self.tables, (name,))
         self._require_adopted(name)
         with self._settled(name) if self.layout.is_reachable(name) else publish_locks(self.ledger, (name,), self.wait):
-            self._require_unused(name)
+            if needs := self.needs_of(name):
+                raise PreconditionError(f"{name} cannot be given back yet: {'; '.join(needs)}; {LAST_SWEEP}")
             self.ledger.returned(name)
             self.checkpoint("returned")
             return give_back(self.layout, name)
 
-    def _require_unused(self, name: str) -> None:
-        """Refuse to give back a table that somebody still needs: its releases can no longer be undone then."""
-        if built := sorted(other for other, upstreams in self.catalog.upstreams.items() if name in upstreams):
-            raise DatasetError(
-                f"{name}: {', '.join(built)} is built from it, and would find no rows; first take upstream.{name} out of "
-                f"{self.datasets[built[0]].folder / 'dataset.yaml'}"
-            )
-        if units := self.ledger.units(name, {UnitState.open}):
-            raise UnitError(
-                f"{name}: unit {units[0].id} is open; publish it (backfill publish {units[0].id}) or give it up "
-                f"(backfill discard {units[0].id}) first"
-            )
+    def needs_of(self, name: str) -> tuple[str, ...]:
+        """What still needs an adopted table, each with its remedy: releases cannot be undone after it is given back.
+
+        Raises:
+            DatasetError: the dataset is not loaded.
+            ArgumentError: the table is not adopted.
+        """
+        require_tables(self.tables, (name,))
+        self._require_adopted(name)
+        built = sorted(other for other, upstreams in self.catalog.upstreams.items() if name in upstreams)
+        found = [
+            f"{other} is built from it, and would find no rows: take upstream.{name} out of "
+            f"{self.datasets[other].folder / 'dataset.yaml'}"
+            for other in built
+        ]
+        found += [
+            f"unit {unit.id} is open: publish it (backfill publish {unit.handle}) or give it up (backfill discard {unit.handle})"
+            for unit in self.ledger.units(name, {UnitState.open})
+        ]
         for campaign in self.ledger.campaigns():
             waits = campaign.unit and campaign.phase not in SIGNED_OFF and name in campaign.plan.targets
             if waits and self.ledger.unit(campaign.unit).state is UnitState.published:
-                raise CampaignError(
-                    f"{name}: campaign {campaign.id} is published and not signed off, and could not be rolled back any more; "
-                    f"sign it off (backfill sign-off {campaign.id}) or roll it back first"
+                found.append(
+                    f"campaign {campaign.id} is published and not signed off: sign it off (backfill sign-off {campaign.id}) or "
+                    "roll it back"
                 )
+        return tuple(found)
 
     def _finalized(self, name: str) -> tuple[ReleaseRecord, ...]:
         return self.ledger.releases(name, states={ReleaseState.finalized})

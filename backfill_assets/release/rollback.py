@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backfill_assets.core.days import format_days
-from backfill_assets.core.errors import RollbackError
+from backfill_assets.core.errors import BackfillError, PreconditionError, RollbackError
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState, restorable_until
 from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.delta.table import PublishedTable
@@ -172,7 +172,7 @@ class Rollback(OnWarehouse):
         left = tuple(s.day for s in rewritten)
         return Proposal(record, version, swaps, left, consentable, covered, tuple(sorted(back)), missing, until)
 
-    def refusals(self, proposal: Proposal, consent: Days = frozenset()) -> tuple[RollbackError, ...]:
+    def refusals(self, proposal: Proposal, consent: Days = frozenset()) -> tuple[BackfillError, ...]:
         """Every reason why a proposal cannot be executed with consent to these rewritten days; changes nothing."""
         release, table = proposal.record.manifest.release, self.tables[proposal.record.manifest.dataset]
         found = [str(c) for c in proposal.covered if consent & set(c.days)]
@@ -190,7 +190,14 @@ class Rollback(OnWarehouse):
                 f"{len(missing)} files to restore are gone or altered: {names}; "
                 f"nothing was changed. Roll back without {format_days(f.day for f in missing)}, or build these days again"
             )
-        return tuple(RollbackError(f"release {release}: {text}") for text in found)
+        if found:
+            return tuple(RollbackError(f"release {release}: {text}") for text in found)
+        back = replace(proposal.record.manifest, kind=ReleaseKind.rollback, days=swaps, undoes=release)
+        try:
+            table.verify(back, proposal.version)
+        except PreconditionError as error:
+            return (error,)
+        return ()
 
     def execute(
         self, release_id: str, reason: str, *, days: Days | None = None, consent_rewritten: Days = frozenset()
@@ -204,6 +211,7 @@ class Rollback(OnWarehouse):
             UnitError: there is no such release.
             RollbackError: nothing can be restored, needed files are gone, or the consent names days that show a later
                 release; says which and why.
+            PreconditionError: the table has changed in a way that no release fits, such as by a new rule.
             TableMovedError: other writers committed to the table during every attempt.
         """
         undone = self.ledger.release(release_id).manifest

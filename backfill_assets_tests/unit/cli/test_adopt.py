@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,7 +67,8 @@ def test_a_table_is_drafted_adopted_and_given_back(run: Run, lake: Path, tmp_pat
     catalog = load_folder(tmp_path / "datasets")
     assert catalog.problems == ()
     dataset = catalog.datasets["orders"].dataset
-    assert (dataset.partition_column, dataset.start, dataset.key) == ("day", DAY, ("order_id",))
+    assert (dataset.partition_column, dataset.start, dataset.end) == ("day", DAY, DAY)
+    assert dataset.key == ("day", "order_id")
     assert dataset.enforces("amount > 0")
     assert dict(dataset.audit_columns) == {}
 
@@ -81,8 +83,45 @@ def test_a_table_is_drafted_adopted_and_given_back(run: Run, lake: Path, tmp_pat
     (record,) = Application.from_env().ledger.releases("orders")
     assert record.manifest.reason == "ours now"
 
-    assert "is a plain Delta table again" in run("unadopt", "orders").output
+    asked = run("unadopt", "orders", "--dry-run")
+    assert (asked.exit_code, "nothing was changed; before it is given back, run `backfill sweep`" in asked.output) == (
+        0,
+        True,
+    )
+    assert (lake / OWNER).exists()
+    given = run("unadopt", "orders").output
+    assert "is a plain Delta table again" in given
+    assert "next: remove datasets/orders, and restart Dagster" in given
     assert not (lake / OWNER).exists()
+
+
+def test_a_table_that_grows_is_not_adopted_with_the_end_of_its_draft(run: Run, lake: Path, tmp_path: Path) -> None:
+    """Its job goes on until it is drained, so the last day of the draft may be an earlier one than that of the baseline."""
+    run("adopt", "orders", "--from", str(lake), "--key", "order_id")
+    assert Application.from_env().dataset("orders").newest_day(START) == DAY
+    newer = pa.table({"day": [DAY + dt.timedelta(1)], "order_id": [3], "amount": [1.5], "city": [""]})
+    write_deltalake(lake, newer, mode="append")
+    with pytest.raises(
+        PreconditionError, match=r"rows of 2024-01-02, outside of 2024-01-01\.\.2024-01-01.* remove end"
+    ):
+        run("adopt", "orders", "--from", str(lake), "--drained")
+    file = tmp_path / "datasets" / "orders" / "dataset.yaml"
+    file.write_text("".join(line for line in file.open() if not line.startswith("end:")))
+    assert "2024-01-01..2024-01-02" in run("adopt", "orders", "--from", str(lake), "--drained").output
+    assert Application.from_env().dataset("orders").newest_day(START) > DAY
+
+
+def test_a_dry_run_says_what_has_to_be_done_before_a_table_is_given_back(run: Run, lake: Path, tmp_path: Path) -> None:
+    run("adopt", "orders", "--from", str(lake), "--key", "order_id")
+    run("adopt", "orders", "--from", str(lake), "--drained")
+    copy = shutil.copytree(tmp_path / "datasets" / "orders", tmp_path / "datasets" / "copied")
+    text = (copy / "dataset.yaml").read_text().replace("name: orders", "name: copied")
+    (copy / "dataset.yaml").write_text(f"{text}upstream: {{orders: {{}}}}\n")
+    assert load_folder(tmp_path / "datasets").problems == ()
+    asked = run("unadopt", "orders", "--dry-run")
+    assert asked.exit_code == 1
+    assert "would be refused: copied is built from it" in asked.output
+    assert "nothing was changed; before it is given back, run `backfill sweep`" in asked.output
 
 
 def test_commands_about_all_tables_end_with_an_error_if_one_is_out_of_reach(run: Run, lake: Path) -> None:
@@ -178,11 +217,12 @@ def test_the_draft_of_any_table_is_a_dataset_without_problems(
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("drafts")
     (folder / "orders").mkdir()
-    for name, text in draft_of(found, "orders", ("k",), AuditTrail.ledger).items():
+    for name, text in draft_of(found, "orders", ("k", "p"), AuditTrail.ledger).items():
         (folder / "orders" / name).write_text(text, encoding="utf-8")
     catalog = load_folder(folder)
     assert [str(problem) for problem in catalog.problems] == []
     dataset = catalog.datasets["orders"].dataset
+    assert (dataset.key, dataset.start, dataset.end) == (("p", "k"), DAY, DAY)
     assert all(dataset.enforces(sql) for sql in constraints.values())
     assert all(dataset.enforces(f"{column.name} IS NOT NULL") for column in own if not column.nullable)
     assert all(dataset.enforces(sql) for column in own for sql in column.rules.values())

@@ -16,8 +16,6 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from backfill_assets.core.errors import (
     ArgumentError,
     BackfillError,
-    CampaignError,
-    DatasetError,
     LayoutError,
     PreconditionError,
     RollbackError,
@@ -467,17 +465,19 @@ def test_a_unit_whose_table_was_given_back_does_not_count_as_released(world: Wor
 def test_a_table_with_an_open_unit_is_not_given_back(world: World, lake: Path) -> None:
     adopted(world, lake)
     unit = unreleased(world, {day(0): [7]})
-    with pytest.raises(UnitError, match=f"unit {unit} is open"):
+    with pytest.raises(PreconditionError, match=f"unit {unit} is open.*backfill discard {unit}.*backfill sweep"):
         adoption(world).give_back("sales")
 
 
-def test_a_table_that_another_dataset_is_built_from_is_not_given_back(tmp_path: Path, lake: Path) -> None:
+def test_everything_that_needs_a_table_is_named_at_once_before_it_is_given_back(tmp_path: Path, lake: Path) -> None:
     world = World(tmp_path, ("orders<sales", "sales"))
     adopted(world, lake)
-    with pytest.raises(
-        DatasetError, match=r"sales: orders is built from it.* take upstream\.sales out of .*dataset\.yaml"
-    ):
+    unit = unreleased(world, {day(0): [7]})
+    one = r"orders is built from it.* take upstream\.sales out of .*dataset\.yaml"
+    with pytest.raises(PreconditionError, match=rf"{one}.*unit {unit} is open"):
         adoption(world).give_back("sales")
+    assert len(adoption(world).needs_of("sales")) == len(("orders", "unit"))
+    world.ledger.move(unit, {UnitState.open}, UnitState.discarded)
     world.datasets["orders"] = dataset("orders")
     assert adoption(world).give_back("sales") == lake
     world.close()
@@ -487,7 +487,7 @@ def test_a_table_of_a_published_campaign_is_not_given_back_before_its_sign_off(c
     adopted(campaigns, lake)
     campaigns.approved()
     campaigns.release().publish(NAME)
-    with pytest.raises(CampaignError, match=rf"campaign {NAME} is published and not signed off.*sign-off {NAME}"):
+    with pytest.raises(PreconditionError, match=rf"campaign {NAME} is published and not signed off.*sign-off {NAME}"):
         adoption(campaigns).give_back("sales")
     campaigns.sign_off().sign_off(NAME)
     assert adoption(campaigns).give_back("sales") == lake
@@ -779,10 +779,13 @@ def test_files_that_a_rule_was_never_checked_on_do_not_come_back_after_it(world:
     with pytest.raises(
         PreconditionError,
         match=rf"own rules as before {release}, found constraint positive \(amount > 0\).* build these days again",
-    ):
+    ) as refused:
         world.rollback().execute(release, "finance says no")
+    (foretold,) = world.rollback().refusals(world.rollback().plan(release))
+    assert str(foretold) == str(refused.value)
     assert content(lake)[day(2)] == [7]
     DeltaTable(lake).alter.drop_constraint("positive")
+    assert world.rollback().refusals(world.rollback().plan(release)) == ()
     world.rollback().execute(release, "finance says no")
     assert content(lake)[day(2)] == [-4, 1]
 

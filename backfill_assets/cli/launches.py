@@ -41,7 +41,7 @@ ExpectedChange = Annotated[
     str,
     typer.Option(
         metavar="FILE|JSON",
-        help="What must change and by how much: a .yaml file or JSON; with several datasets, by dataset and metric.",
+        help="What must change and by how much: JSON, or a .yaml file (see run --help); with several datasets, by dataset.",
     ),
 ]
 
@@ -59,7 +59,7 @@ def run(
     ],
     expect: Annotated[
         list[str] | None,
-        typer.Option(metavar="METRIC=CHANGE", help="What must change, such as row_count=-50%; repeatable."),
+        typer.Option(metavar="METRIC=CHANGE", help="What must change on each day, such as row_count=-50%; repeatable."),
     ] = None,
     expected_change: ExpectedChange = "",
     reason: Annotated[str, typer.Option(help="Why, for the history.")] = "",
@@ -74,7 +74,17 @@ def run(
     ] = False,
     webserver: Webserver = "",
 ) -> None:
-    """Launch a native backfill of some days, as the Dagster UI does: build, check, and release if all days pass."""
+    """Launch a native backfill of some days, as the Dagster UI does: build, check, and release if all days pass.
+
+    backfill run orders 2024-03-01..2024-03-07 --watch
+    backfill run orders 2024-03-01..2024-03-07 --expect "amount=-7% to -6%"
+    backfill run orders 2024-03-01..2024-03-07 --expected-change change.yaml
+
+    A file can also say on which days something must change:
+
+    - days: {start: 2024-03-02, end: 2024-03-03}
+      metrics: {row_count: -50%, amount: -51% to -49%}
+    """
     application = Application.from_env()
     names, days = _asked(application, words, downstream=downstream)
     if expect and expected_change:
@@ -100,7 +110,12 @@ def resume(
     watch: Annotated[bool, typer.Option("--watch", help="Show the progress until it ends.")] = False,
     webserver: Webserver = "",
 ) -> None:
-    """Launch only what is missing, failed or stale in a campaign or an open unit; a unit is then released."""
+    """Launch only what is missing, failed or stale in a campaign or an open unit; a unit is then released.
+
+    backfill resume tax-fix
+    backfill resume UNIT --expected-change change.yaml
+    backfill resume UNIT --expected-change '{"row_count": "-50%"}'
+    """
     application = Application.from_env()
     if campaign := campaign_of(application, unit):
         if expected_change:

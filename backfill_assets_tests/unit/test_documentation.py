@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -13,6 +14,8 @@ import typer
 from typer.core import TyperGroup
 
 from backfill_assets.cli.app import app
+from backfill_assets.core.expected_change import parse_contract
+from backfill_assets.dataset.yaml import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
@@ -73,6 +76,20 @@ def test_every_command_is_in_the_readme() -> None:
     words = commands_in((ROOT / "README.md").read_text(encoding="utf-8"))
     named = {name for first, *_ in words for name in first.split("|")}
     assert set(root_command().commands) - named == set()
+
+
+def test_the_help_of_a_command_shows_only_examples_that_exist() -> None:
+    texts = [command.help or "" for command in root_command().commands.values()]
+    examples = [line for text in texts for line in text.splitlines() if line.startswith("backfill ")]
+    assert any("--expect " in line for line in examples)
+    assert [fault for line in examples for fault in blockers_of(tuple(line.split()[1:]))] == []
+
+
+def test_the_declaration_that_the_help_of_run_shows_can_be_read() -> None:
+    text = (root_command().commands["run"].help or "").partition("must change:\n\n")[2]
+    (clause,) = parse_contract(read_yaml(text).value, ("row_count", "amount")).clauses
+    assert clause.days == (dt.date(2024, 3, 2), dt.date(2024, 3, 3))
+    assert str(clause.metrics["amount"]) == "-51% to -49%"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -24,6 +24,7 @@ from backfill_assets.core.days import checked_range, format_days, parse_days
 from backfill_assets.core.errors import ArgumentError, RollbackError
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord, Unit, shown_days
+from backfill_assets.pipeline.acceptance import expected_change_for
 from backfill_assets.release.adopt import Adopted
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.rollback import RolledBack
@@ -206,6 +207,16 @@ def published_lines(release: str, dataset: str, days: Iterable[date]) -> tuple[s
         f"{release}: {dataset} {format_days(days)} is published",
         f"undo it with: backfill rollback {release} --reason '…'",
     )
+
+
+def acceptance_lines(application: Application, unit: Unit) -> tuple[str, ...]:
+    """How to accept what the failed checks of a unit found; no line if it should not be, or needs a person's own words."""
+    evidence, datasets = application.ledger.evidence(unit.id), application.catalog.definitions
+    change = expected_change_for(unit, evidence.values(), datasets)
+    if not change:
+        return ()
+    command = f"    backfill resume {unit.id} --expected-change '{change}'"
+    return ("Only if this change is intended, resume with what was found as the expected change:", command)
 
 
 def rollback(

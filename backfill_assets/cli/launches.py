@@ -19,6 +19,7 @@ from backfill_assets.cli.watch import complete_line, ended, follow, outcome, rel
 from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.days import format_days, parse_days
 from backfill_assets.core.errors import ArgumentError, ContractError, InvalidDayError, UnitError
+from backfill_assets.core.expected_change import LONGEST_TAG
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import in_words, shortened
 from backfill_assets.core.unit import CONTRACT_TAG, REASON_TAG, UNIT_TAG, Launch, Unit, UnitState, assign_unit
@@ -34,8 +35,6 @@ _TITLE: Final = 100
 """The longest title that Dagster accepts."""
 _REASON: Final = 500
 """The longest reason."""
-_LONGEST_TAG: Final = 2_500
-"""In bytes: Postgres indexes at most 2.7 kB of a tag with its key."""
 
 ExpectedChange = Annotated[
     str,
@@ -284,9 +283,9 @@ def _declared(
 def _contract_tag(declared: Mapping[str, object], names: Sequence[str]) -> Mapping[str, str]:
     mine = {name: declared[name] for name in names if name in declared}
     tag = json.dumps(mine, default=str) if mine else ""
-    if (size := len(tag.encode())) > _LONGEST_TAG:
+    if (size := len(tag.encode())) > LONGEST_TAG:
         raise ContractError(
-            f"the expected change takes {size:,} bytes as a run tag, of which Postgres takes {_LONGEST_TAG:,}; launch fewer "
+            f"the expected change takes {size:,} bytes as a run tag, of which Postgres takes {LONGEST_TAG:,}; launch fewer "
             "datasets or ranges at once, or declare it in the launchpad of the Dagster UI"
         )
     return {CONTRACT_TAG: tag} if tag else {}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from calendar import monthrange
 from collections.abc import Iterable, Sequence
 
 from backfill_assets.core.errors import InvalidDayError
+from backfill_assets.core.text import number_of
 
 ONE_DAY = dt.timedelta(days=1)
 EARLIEST = dt.date(1900, 1, 1)
@@ -111,6 +113,21 @@ def format_days(days: Iterable[dt.date], most: int = 8) -> str:
     parts = [f"{first}" if first == last else f"{first}..{last}" for first, last in runs[:most]]
     rest = sum((last - first).days + 1 for first, last in runs[most:])
     return ", ".join(parts) + (f" and {rest} more" if rest else "") if parts else "no day"
+
+
+_FIGURE = re.compile(r"(?<!\w)\d[\d.,]*")
+
+
+def grouped_by_text(texts: Iterable[tuple[dt.date, str]]) -> list[str]:
+    """Texts about days for people: those that differ only in their figures are one, with their days and the first as example."""
+    groups: dict[str, dict[dt.date, str]] = {}
+    for day, text in texts:
+        groups.setdefault(_FIGURE.sub("0", text), {}).setdefault(day, text)
+    firsts = (next(iter(group.values())) for group in groups.values())
+    return [
+        f"{number_of(len(group), 'day')} ({format_days(group)}), such as {first}" if len(group) > 1 else first
+        for group, first in zip(groups.values(), firsts, strict=True)
+    ]
 
 
 def slices(days: Sequence[dt.date], size: int) -> tuple[tuple[dt.date, ...], ...]:

@@ -25,6 +25,8 @@ OF_ROWS = "rows"
 """Stands for the type of a column where rows are counted."""
 ROUNDING = Decimal("1e-9")
 """Relative slack for the rounding of floating-point sums; not a tolerance that can be widened."""
+LONGEST_TAG = 2_500
+"""In bytes, of a contract as a run tag: Postgres indexes at most 2.7 kB of a tag with its key."""
 _DIGITS = 100
 """Enough for a figure of 38 digits times a share of 18; Python's default of 28 would round it."""
 

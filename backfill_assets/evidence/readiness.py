@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from backfill_assets.core.days import format_days
+from backfill_assets.core.days import format_days, grouped_by_text
 from backfill_assets.core.evidence import Basis, DatasetDay, DayEvidence, unit_hash
 from backfill_assets.core.release import DataFile, DaySwap, layout_digest
 from backfill_assets.core.text import in_words
@@ -92,14 +92,14 @@ def blockers_of(
 
 
 def explain_blockers(blockers: Iterable[DayBlocker], most: int = 10) -> str:
-    """One line per dataset and kind of blocker, days in ranges, with up to `most` details each."""
+    """One line per dataset and kind of blocker, days in ranges, with up to `most` details each, similar ones only once."""
     grouped: dict[tuple[str, Blocker], list[DayBlocker]] = {}
     for blocker in blockers:
         grouped.setdefault((blocker.dataset, blocker.reason), []).append(blocker)
     lines = []
     for (dataset, kind), members in sorted(grouped.items()):
         lines.append(f"{dataset} {format_days(f.day for f in members)} {kind.value}")
-        details = [f"    {f.detail}" for f in members if f.detail]
+        details = [f"    {text}" for text in grouped_by_text((f.day, f.detail) for f in members if f.detail)]
         lines += details[:most] + ([f"    … {len(details) - most} more"] if len(details) > most else [])
     return "\n".join(lines)
 

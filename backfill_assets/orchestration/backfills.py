@@ -37,6 +37,9 @@ from dagster_batched_events import UnreadableUrlError
 OVER = frozenset(status.value for status in BULK_ACTION_TERMINAL_STATUSES)
 """Final states of a backfill, in Dagster's words."""
 
+FAILED_DAYS = "failed_days"
+"""Metadata key of a step that failed because days failed blocking checks."""
+
 _LAUNCH = """
 mutation Launch($params: LaunchBackfillParams!) {
   launchPartitionBackfill(backfillParams: $params) {
@@ -342,6 +345,10 @@ def _why(instance: dg.DagsterInstance, run_id: str) -> str:
     for record in instance.get_records_for_run(run_id, of_type=kinds, limit=1).records:
         event = record.event_log_entry.dagster_event
         data = event.event_specific_data if event is not None else None
+        said = getattr(data, "user_failure_data", None)
+        if said is not None and said.description:
+            # Failed checks are listed by whoever shows the unit, together with those of other runs.
+            return said.description.splitlines()[0] if FAILED_DAYS in said.metadata else str(said.description)
         error = getattr(data, "error", None)
         while error is not None and error.cause is not None:
             error = error.cause

@@ -30,7 +30,7 @@ from backfill_assets.campaign.state import (
 )
 from backfill_assets.control.conductor import REFUSED, Batch
 from backfill_assets.core.canonical import plain
-from backfill_assets.core.days import format_days
+from backfill_assets.core.days import format_days, grouped_by_text
 from backfill_assets.core.errors import BackfillError, CampaignError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.layers import Layer
@@ -279,7 +279,7 @@ class _CampaignGate:
         with contextlib.suppress(CampaignError):
             # It may have been paused or stopped at the same moment; the days have failed all the same.
             self.services.conductor.halt(campaign, reason, self.seen)
-        listed = "\n".join(str(verdict) for verdict in refusals[:20])
+        listed = "\n".join(grouped_by_text((verdict.day, str(verdict)) for verdict in refusals)[:20])
         if self.application.ledger.campaign(campaign).phase in WORKING:
             # Resumed since the batch began, or changed at the same moment; the conductor checks the failed days next.
             then = (

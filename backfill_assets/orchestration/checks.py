@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 import dagster as dg
 
 from backfill_assets.application import Application
-from backfill_assets.core.days import format_days
+from backfill_assets.core.days import format_days, grouped_by_text
 from backfill_assets.core.errors import EvidenceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
 from backfill_assets.core.layers import Layer
@@ -14,6 +14,8 @@ from backfill_assets.core.text import in_words
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.checks import checks_of
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.operations import acceptance_lines
+from backfill_assets.orchestration.backfills import FAILED_DAYS
 from backfill_assets.orchestration.batches import wait_for_others
 from backfill_assets.orchestration.launches import target_of, unit_of
 from backfill_assets.orchestration.names import asset_key, days_of, layers_of, partitions_of
@@ -53,7 +55,8 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
         refusals = [v for e in evidence for v in e.verdicts if v.refuses]
         if refusals:
             by_hand = again(application, unit, {v.day for v in refusals})
-            raise _failure(unit, dataset.name, len(days), refusals, by_hand)
+            then = [how_to_go_on(unit, by_hand), *acceptance_lines(application, unit)]
+            raise _failure(unit, dataset.name, len(days), refusals, "\n".join(then))
         report_waiting(context.op_execution_context, application, unit, dataset.name)
         for check in specs:
             yield dg.Output(None, output_name=check.get_python_identifier())
@@ -101,21 +104,20 @@ def how_to_go_on(unit: Unit, by_hand: str) -> str:
     if unit.campaign:
         return f"{again}(if the change is intended, declare it in the specification: validation.expected_change)"
     return (
-        f"{again}(if the change is intended, declare it with --expected-change), or in the UI: materialize {by_hand}. "
+        f"{again}or in the UI: materialize {by_hand}. "
         "('Retry failed' in the UI would launch only the release, which refuses days without passing evidence.)"
     )
 
 
-def _failure(unit: Unit, name: str, asked: int, refusals: Sequence[Verdict], by_hand: str) -> dg.Failure:
+def _failure(unit: Unit, name: str, asked: int, refusals: Sequence[Verdict], then: str) -> dg.Failure:
     failed = sorted({v.day for v in refusals})
-    shown = [str(v) for v in refusals[:_SHOWN]]
-    if len(refusals) > _SHOWN:
-        shown.append(f"… and {len(refusals) - _SHOWN} more")
-    listed = "\n".join(shown)
-    message = (
+    listed = grouped_by_text((v.day, str(v)) for v in refusals)
+    if len(listed) > _SHOWN:
+        listed[_SHOWN:] = [f"… and {len(listed) - _SHOWN} more"]
+    headline = (
         f"{len(failed)} of {asked} days of {name} failed blocking checks ({format_days(failed)}); "
-        f"nothing of unit {unit.id} is published.\n{listed}\n{how_to_go_on(unit, by_hand)}"
+        f"nothing of unit {unit.id} is published."
     )
     days_text = dg.MetadataValue.text(format_days(failed, most=99))
-    metadata = {"unit": dg.MetadataValue.text(unit.id), "failed_days": days_text}
-    return dg.Failure(message, metadata=metadata, allow_retries=False)
+    metadata = {"unit": dg.MetadataValue.text(unit.id), FAILED_DAYS: days_text}
+    return dg.Failure("\n".join([headline, *listed, then]), metadata=metadata, allow_retries=False)

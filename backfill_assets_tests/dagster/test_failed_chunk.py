@@ -38,6 +38,7 @@ def failed(lab: Lab) -> str:
     assert lab.finished(backfill) != "COMPLETED_SUCCESS"
     # The command ends with what failed and how to go on.
     assert (done.returncode, f"{DATASET} {BAD} failed its checks" in done.stdout) == (1, True), done.stdout
+    assert done.stdout.count("unique_key: expected") == 1, done.stdout
     assert f"backfill resume {lab.unit(backfill).id}" in done.stdout
     return backfill
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill_assets.core.canonical import canonical_json, digest
-from backfill_assets.core.days import day_range, format_days, parse_day, runs_of_days, slices
+from backfill_assets.core.days import day_range, format_days, grouped_by_text, parse_day, runs_of_days, slices
 from backfill_assets.core.errors import InvalidDayError, InvalidNameError
 from backfill_assets.core.evidence import Severity
 from backfill_assets.core.expected_change import Change
@@ -75,6 +75,26 @@ def test_days_are_written_as_ranges_and_the_rest_is_counted() -> None:
     )
     gaps = [start + dt.timedelta(days=2 * i) for i in range(10)]
     assert format_days(gaps, most=2) == "2024-01-01, 2024-01-03 and 8 more"
+
+
+def test_texts_of_days_that_differ_only_in_figures_are_one_with_its_days_and_an_example() -> None:
+    def fell(day: dt.date, check: str, share: str) -> tuple[dt.date, str]:
+        return day, f"{day} {check}: expected unchanged, found 7,539.12 → {day.day * 100} ({share}%)"
+
+    first, *others = day_range(dt.date(2024, 1, 1), dt.date(2024, 1, 3))
+    texts = [
+        fell(first, "change_p05_fare", "-50.5"),
+        fell(first, "change_p50_fare", "-50.5"),
+        (first, "2024-01-01 none"),
+    ]
+    texts += [fell(day, "change_p50_fare", "-1") for day in others]
+    texts += [fell(day, "change_p50_fare", "+1") for day in others[:1]]
+    assert grouped_by_text(texts) == [
+        "2024-01-01 change_p05_fare: expected unchanged, found 7,539.12 → 100 (-50.5%)",
+        "3 days (2024-01-01..2024-01-03), such as 2024-01-01 change_p50_fare: expected unchanged, found 7,539.12 → 100 (-50.5%)",
+        "2024-01-01 none",
+        "2024-01-02 change_p50_fare: expected unchanged, found 7,539.12 → 200 (+1%)",
+    ]
 
 
 @given(few_days, st.integers(1, 10))

@@ -18,7 +18,7 @@ from backfill_assets.cli.app import app
 from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.unit import OPENED_BY, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.orchestration import backfills
-from backfill_assets.orchestration.backfills import LaunchError
+from backfill_assets.orchestration.backfills import FAILED_DAYS, LaunchError
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
@@ -147,6 +147,27 @@ def test_days_that_no_run_has_checked_have_not_succeeded_with_the_retry_of_anoth
     )
     done = _run(daemon, "run", *BOTH, RANGE, statuses=[BAD])
     assert (done.exit_code, "failed:" in done.output) == (1, True), done.output
+
+
+def test_failed_checks_are_said_once_and_only_for_the_run_in_one_line(house: House, daemon: Daemon) -> None:
+    unit = house.world.open_unit(dict.fromkeys(BOTH, (D1, D2)))
+    house.world.build(unit, "sales", {D1: [1], D2: [2]}, passed=False)
+
+    @dg.op
+    def checks() -> None:
+        raise dg.Failure("2 of 2 days of sales failed\n2 days, such as unique_key", metadata={FAILED_DAYS: RANGE})
+
+    daemon.runs = False
+    run = dg.GraphDefinition("checks", node_defs=[checks]).to_job()
+    run.execute_in_process(instance=daemon.instance, raise_on_error=False, tags={BACKFILL_TAG: "b_1"})
+    done = _run(daemon, "resume", unit.id, statuses=[BAD])
+    said = done.output.splitlines()
+    assert [line.partition(": ")[2].partition(": ")[2] for line in said if "failed: run" in line] == [
+        "2 of 2 days of sales failed"
+    ]
+    listed = f"    2 days ({RANGE}), such as {D1} unique_key: expected no duplicate, found what is there"
+    assert [line for line in said if "unique_key" in line] == [listed]
+    assert "Only if this change is intended" not in done.output
 
 
 def test_the_unit_of_a_campaign_is_not_offered_to_be_discarded(house: House, daemon: Daemon) -> None:

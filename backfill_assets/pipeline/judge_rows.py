@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 
-from backfill_assets.campaign.validation import ROW_CHANGE
+from backfill_assets.campaign.validation import METRIC_CHANGE, ROW_CHANGE
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import format_days
 from backfill_assets.core.evidence import CheckOutcome
@@ -110,7 +110,7 @@ def judge_rows(m: DayMeasurement, promises: Promises, rows: RowCounts | None) ->
     expected = _promise(promises.columns)
     if rows is None or not m.published.rows:
         return _not_compared(expected, m)
-    return _of_columns(expected, promises.dataset, promises.broken(rows), rows)
+    return _of_columns(expected, promises, promises.broken(rows), rows)
 
 
 def judge_columns(m: DayMeasurement, promises: Promises, rows: RowCounts | None) -> CheckOutcome:
@@ -118,7 +118,7 @@ def judge_columns(m: DayMeasurement, promises: Promises, rows: RowCounts | None)
     expected = "no change in columns without a promise"
     if rows is None or not m.published.rows:
         return _not_compared(expected, m)
-    return _of_columns(expected, promises.dataset, promises.unnamed(rows), rows)
+    return _of_columns(expected, promises, promises.unnamed(rows), rows)
 
 
 def _not_compared(expected: str, m: DayMeasurement) -> CheckOutcome:
@@ -127,10 +127,11 @@ def _not_compared(expected: str, m: DayMeasurement) -> CheckOutcome:
     return CheckOutcome(False, expected, "rows that were not compared", note="the key has another type now")
 
 
-def _of_columns(expected: str, dataset: Dataset, bad: Mapping[str, int], rows: RowCounts) -> CheckOutcome:
+def _of_columns(expected: str, promises: Promises, bad: Mapping[str, int], rows: RowCounts) -> CheckOutcome:
+    dataset = promises.dataset
     tolerances = {name: dataset.columns[name].tolerance for name in dataset.compared}
     slack = ", ".join(f"{tolerance.normalize():f} in {c}" for c, tolerance in tolerances.items() if tolerance)
-    return CheckOutcome(not bad, expected, _found(bad, rows), slack, _remedy(bad))
+    return CheckOutcome(not bad, expected, _found(bad, rows), slack, _remedy(bad, promises))
 
 
 def judge_nulls(dataset: Dataset, compared: Compared) -> CheckOutcome:
@@ -242,8 +243,15 @@ def _found(bad: Mapping[str, int], rows: RowCounts) -> str:
     return f"{', '.join(f'{column} changed in {n}' for column, n in bad.items())} of {both}"
 
 
-def _remedy(bad: Mapping[str, int]) -> str:
+def _remedy(bad: Mapping[str, int], promises: Promises) -> str:
+    """What to declare: a sum that may change frees its rows, unless the contract says something about these rows."""
     if not bad:
         return ""
-    column = f"{{{next(iter(bad))}: …}}"
-    return f"if it is meant, promise it: rows: {column} in the expected change, or {ROW_CHANGE}: {column} in a specification"
+    name = next(iter(bad))
+    column, measure = f"{{{name}: …}}", promises.dataset.measures.get(name)
+    if measure is None or not measure.sum or name in promises.contract.expected_rows(promises.day):
+        return f"if it is meant, promise it: rows: {column} in the expected change, or {ROW_CHANGE}: {column} in a specification"
+    return (
+        f"if it is meant, promise it in the expected change: metrics: {column}, or rows: {column} if only rows may change and "
+        f"their sum must not; in a specification: {METRIC_CHANGE} or {ROW_CHANGE}"
+    )

@@ -43,9 +43,33 @@ def test_a_sum_that_must_not_move_may_move_in_no_row() -> None:
     assert found.expected == "tip unchanged in every row"
     assert found.found == "tip changed in 2 of 100 rows that both sides have"
     assert found.tolerance == "0.01 in tip"
-    keys = "rows: {tip: …} in the expected change, or expected_row_change: {tip: …} in a specification"
-    assert found.note == f"if it is meant, promise it: {keys}"
+    assert found.note == (
+        "if it is meant, promise it in the expected change: metrics: {tip: …}, or rows: {tip: …} if only rows may change and "
+        "their sum must not; in a specification: expected_change or expected_row_change"
+    )
     assert verdict("change_rows", GOOD, trips(), compared=changed(fare=3, seats=1)).passed
+
+
+@pytest.mark.parametrize(
+    ("said", "advised", "enough", "useless"),
+    [
+        ({}, "metrics: {tip: …}, or rows: {tip: …}", [{"tip": "-1%"}, {"rows": {"tip": "any"}}], {"fare": "-1%"}),
+        ({"tip": "unchanged"}, "metrics: {tip: …}, or rows: {tip: …}", [{"tip": "-1%"}, {"rows": {"tip": "any"}}], {}),
+        (
+            {"rows": {"tip": "-8% to 0%"}},
+            "promise it: rows: {tip: …}",
+            [{"rows": {"tip": "any"}}],
+            {"rows": {"tip": "-8% to 0%"}, "metrics": {"tip": "-1%"}},
+        ),
+    ],
+)
+def test_what_a_refusal_of_rows_advises_lets_them_pass_and_nothing_less_does(
+    said: object, advised: str, enough: list[object], useless: object
+) -> None:
+    rows = changed({"tip": 2}, tip=2)
+    assert advised in verdict("change_rows", GOOD, trips(), contract(said), rows).note
+    assert all(verdict("change_rows", GOOD, trips(), contract(one), rows).passed for one in enough)
+    assert not verdict("change_rows", GOOD, trips(), contract(useless), rows).passed
 
 
 def test_a_contract_says_for_which_sums_rows_must_stay() -> None:

@@ -132,8 +132,14 @@ def resume(
     declared = _declared(application, expected_change, tuple(found.targets))
     blockers = application.publisher.blockers(unit)
     missing = {(f.dataset, f.day) for f in blockers}
-    # Evidence belongs to one contract: days checked under the previous contract are checked again.
-    missing |= {(name, day) for name in declared for day in found.targets[name]}
+    for name in declared:
+        days = found.targets[name]
+        if kept := {(name, day) for day in days} - missing:
+            say(
+                f"{name} {format_days(days)}: all shadows are built and checked again, because the expected change is part of "
+                "the evidence of each day"
+            )
+            missing |= kept
     if explain:
         _explain(blockers, application.relaunches.of_unit(found, missing))
         return

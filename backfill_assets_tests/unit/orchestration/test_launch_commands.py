@@ -97,8 +97,14 @@ def test_an_expected_change_has_all_days_of_its_dataset_checked_again(house: Hou
     house.world.build(unit, "sales", {D1: [1], D2: [2]})
     house.world.build(unit, "totals", {D1: [1]})
     house.world.build(unit, "totals", {D2: [2]}, passed=False)
-    _run("resume", unit.id, "--expected-change", '{"totals": {"amount": "-50%"}}')
-    assert dagster.asked() == [(["totals/shadow", "totals/published"], [str(D1), str(D2)])]
+    words = ("resume", unit.id, "--expected-change", '{"totals": {"amount": "-50%"}}')
+    why = (
+        f"totals {RANGE}: all shadows are built and checked again, because the expected change is part of the evidence"
+    )
+    assert why in _run(*words, "--explain")
+    assert why in _run(*words)
+    assert why not in _run("resume", unit.id)
+    assert dagster.asked()[:1] == [(["totals/shadow", "totals/published"], [str(D1), str(D2)])]
     assert json.loads(dagster.taken[0].tags[CONTRACT_TAG]) == {"totals": {"amount": "-50%"}}
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import dagster as dg
 from sqlalchemy.exc import IntegrityError
@@ -14,8 +15,10 @@ from backfill_assets.application import Application, errors_as_warnings, report_
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Verdict
 from backfill_assets.core.layers import Layer
+from backfill_assets.core.measured import DayMeasurement
 from backfill_assets.core.release import Manifest, ReleaseKind
 from backfill_assets.core.unit import ReleaseMode, Unit, UnitState
+from backfill_assets.dataset.checks import CHANGE
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.basis import published_among
 from backfill_assets.orchestration.backfills import opened_instance
@@ -25,6 +28,7 @@ from backfill_assets.release.finish import unit_or_none
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.rollback import RolledBack
 from backfill_assets.report.metrics import DatasetMetrics
+from backfill_assets.report.series import relative
 from dagster_batched_events import batched_events
 
 CHECK = "upstream_current"
@@ -326,12 +330,12 @@ def _severity(verdict: Verdict) -> dg.AssetCheckSeverity:
 
 
 def _metadata(verdict: Verdict, day: DayEvidence) -> dict[str, dg.MetadataValue]:
-    # As text: Dagster would draw charts of numbers, and none of these means anything over time.
     metadata: dict[str, dg.MetadataValue] = {
         "expected": dg.MetadataValue.text(verdict.expected),
         "found": dg.MetadataValue.text(verdict.found),
         "unit": dg.MetadataValue.text(day.unit),
         "evidence": dg.MetadataValue.text(day.hash),
+        **_numbers(verdict, day.measured),
     }
     if verdict.tolerance:
         metadata["tolerance"] = dg.MetadataValue.text(verdict.tolerance)
@@ -342,6 +346,18 @@ def _metadata(verdict: Verdict, day: DayEvidence) -> dict[str, dg.MetadataValue]
             [dg.TableRecord({k: _cell(v) for k, v in r.items()}) for r in verdict.sample]
         )
     return metadata
+
+
+def _numbers(verdict: Verdict, measured: DayMeasurement) -> dict[str, dg.MetadataValue]:
+    """The figures of a metric's change as numbers, which Dagster draws over days; the texts beside them are exact."""
+    metric = verdict.check.removeprefix(CHANGE)
+    if metric == verdict.check:
+        return {}
+    old, new = measured.published.metrics.get(metric), measured.shadow.metrics.get(metric)
+    share = relative(old, new)
+    numbers = {"published_figure": old, "found_figure": new, "change_percent": None if share is None else share * 100}
+    # Dagster's JSON has no number for infinity or NaN.
+    return {key: dg.MetadataValue.float(float(n)) for key, n in numbers.items() if n is not None and isfinite(n)}
 
 
 def _cell(value: object) -> str | int | float | bool | None:

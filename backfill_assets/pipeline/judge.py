@@ -10,7 +10,7 @@ from typing import Final, assert_never
 
 from backfill_assets.core.days import format_days
 from backfill_assets.core.evidence import CheckOutcome, Severity, Verdict
-from backfill_assets.core.expected_change import Change, Contract
+from backfill_assets.core.expected_change import ANY, Change, Contract
 from backfill_assets.core.fields import format_percent
 from backfill_assets.core.measured import ROW_COUNT, Compared, DayMeasurement, Figures
 from backfill_assets.core.text import format_duration, number_of
@@ -18,6 +18,7 @@ from backfill_assets.dataset.checks import Check, CheckKind, band_of, checks_of,
 from backfill_assets.dataset.definition import Dataset, Deduplicate
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.pipeline.judge_rows import (
+    FIRST_ROWS,
     Promises,
     judge_alone,
     judge_columns,
@@ -247,11 +248,9 @@ def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract
         # A share of nothing is nothing: a day without rows keeps any promise.
         return CheckOutcome(True, str(band), found, note="the day had no row and has none")
     if not m.published.rows and not promised:
-        return CheckOutcome(True, str(band), found, note="nothing is published to compare with")
+        return CheckOutcome(True, str(ANY), found, note=FIRST_ROWS)
     if measure_of(metric, dataset) in compared.schema.added and not promised:
-        return CheckOutcome(
-            True, str(band), found, note="the column is new: nothing of it is published to compare with"
-        )
+        return CheckOutcome(True, str(ANY), found, note="the column is new: nothing of it is published to compare with")
     old, new = m.published.metrics.get(metric), m.shadow.metrics.get(metric)
     allowed = band.allows(old, new, floating=metric in {*m.published.floating, *m.shadow.floating})
     note = f"{origin}; {_NO_NUMBER}" if not allowed and _is_no_number(old, new) else origin

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
+from typing import Final
 
 from backfill_assets.campaign.validation import METRIC_CHANGE, ROW_CHANGE
 from backfill_assets.core.canonical import digest
@@ -20,6 +21,7 @@ from backfill_assets.dataset.checks import measure_of, metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.sources import Golden
 
+FIRST_ROWS: Final = "first load of the day: nothing is published to compare with"
 _REMEDY = (
     "the fact model uses days that another launch would not read; let it use for each day only the days that it "
     "looks back at, such as by a window RANGE BETWEEN INTERVAL … PRECEDING"
@@ -123,7 +125,7 @@ def judge_columns(m: DayMeasurement, promises: Promises, rows: RowCounts | None)
 
 def _not_compared(expected: str, m: DayMeasurement) -> CheckOutcome:
     if not m.published.rows:
-        return CheckOutcome(True, expected, "no row", note="nothing is published to compare with")
+        return CheckOutcome(True, expected, "no row", note=FIRST_ROWS)
     return CheckOutcome(False, expected, "rows that were not compared", note="the key has another type now")
 
 

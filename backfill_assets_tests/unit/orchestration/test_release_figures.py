@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 
 import dagster as dg
@@ -13,11 +14,16 @@ import pytest
 from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
+from backfill_assets.core.evidence import Basis, DayEvidence
+from backfill_assets.core.expected_change import Contract
 from backfill_assets.orchestration.definitions import definitions_of
-from backfill_assets.orchestration.release_events import figures, release_figures
+from backfill_assets.orchestration.release_events import evaluations, figures, release_figures
+from backfill_assets.pipeline.judge import judge
 from backfill_assets.report.metrics import DatasetMetrics, SecondsPerPartition, Watermark
+from backfill_assets_tests.harness.judged import DAY, GOOD, SAME, dataset, with_metric
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.world import side
+from backfill_assets_tests.unit.ledger.samples import NOON
 from backfill_assets_tests.unit.orchestration.house import House
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("clock_of_the_house")]
@@ -70,6 +76,40 @@ def test_duplicates_of_a_live_release_are_those_of_its_own_days(house: House) ->
         world.build(unit, "sales", {D2: [1]})
         found = release_figures(house.application, [world.publisher().release(unit.id)], logging.getLogger("test"))
         assert found["sales", D2]["duplicate_keys_per_1000_rows"] == dg.MetadataValue.float(duplicates)
+
+
+HALVED = {"published_figure": 250.5, "found_figure": 125.25, "change_percent": -50.0}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "numbers"),
+    [
+        ("250.5", "125.25", HALVED),
+        (None, "125.25", {"found_figure": 125.25}),
+        ("0", "3", {"published_figure": 0.0, "found_figure": 3.0}),
+        ("250.5", "NaN", {"published_figure": 250.5}),
+        ("1E+400", None, {}),
+    ],
+)
+def test_the_figures_of_a_metric_are_numbers_beside_their_exact_texts(
+    old: str | None, new: str | None, numbers: dict[str, float]
+) -> None:
+    measured = with_metric("fare", Decimal(new) if new else None)
+    published = replace(GOOD.published, metrics={"fare": Decimal(old) if old else None, "row_count": Decimal(100)})
+    measured = replace(measured, published=published)
+    verdicts = judge(dataset(), measured, Contract(), SAME)
+    one = DayEvidence("u_1", 1, "trips", DAY, Basis("", "", "", ""), (), measured, verdicts, NOON, SAME)
+    with dg.DagsterInstance.ephemeral() as instance:
+        found = {e.check_name: e.metadata for e in evaluations(instance, "trips", [one])}
+    drawn = {
+        name: {k: v.value for k, v in said.items() if isinstance(v, dg.FloatMetadataValue)}
+        for name, said in found.items()
+    }
+    assert drawn["change_fare"] == numbers
+    assert drawn["unique_key"] == drawn["change_rows"] == drawn["reconcile_fare"] == {}
+    assert found["change_fare"]["found"] == dg.MetadataValue.text(
+        next(v.found for v in verdicts if v.check == "change_fare")
+    )
 
 
 def test_missing_figures_are_left_out_and_numbers_are_numbers() -> None:

@@ -113,7 +113,10 @@ def test_columns_that_are_called_added_and_removed_are_meant_before_the_rows() -
 
 def test_no_row_is_lost_where_nothing_is_published() -> None:
     first = replace(GOOD, published=NOTHING)
-    assert verdict("change_keys", first, dataset(), compared=Compared()).note == "nothing is published to compare with"
+    assert (
+        verdict("change_keys", first, dataset(), compared=Compared()).note
+        == "first load of the day: nothing is published to compare with"
+    )
     retyped = verdict("change_keys", GOOD, dataset(), compared=Compared())
     assert (retyped.passed, retyped.note) == (False, "the key has another type now")
 

@@ -148,7 +148,7 @@ def test_columns_without_a_promise_are_reported_without_blocking() -> None:
 @pytest.mark.parametrize("check", ["change_rows", "change_columns"])
 def test_rows_of_a_first_publication_have_nothing_to_be_compared_with(check: str) -> None:
     first = verdict(check, replace(GOOD, published=NOTHING), trips(), compared=Compared())
-    assert (first.passed, first.note) == (True, "nothing is published to compare with")
+    assert (first.passed, first.note) == (True, "first load of the day: nothing is published to compare with")
     missing = verdict(check, GOOD, trips(), compared=Compared())
     assert (missing.passed, missing.found) == (False, "rows that were not compared")
 

@@ -14,7 +14,7 @@ from backfill_assets import operations
 from backfill_assets.application import Application
 from backfill_assets.cli.campaigns import resume_campaign
 from backfill_assets.cli.output import Webserver, campaign_of, finish, opened_dagster, opened_shell, say
-from backfill_assets.cli.status import moved_days, say_held
+from backfill_assets.cli.status import moved_days, say_left_out
 from backfill_assets.cli.watch import complete_line, ended, follow, outcome, releases_itself
 from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.days import format_days, parse_days
@@ -162,7 +162,7 @@ def refresh(
 ) -> None:
     """Launch a backfill of published days that were built from an older upstream or deliveries no longer in force.
 
-    Days on hold are left out: otherwise it would publish again what was rolled back.
+    Days on hold are left out: otherwise it would publish again what was rolled back. So are days of an open unit: resume it.
     """
     application = Application.from_env()
     if dataset:
@@ -176,7 +176,7 @@ def refresh(
         )
         return
     found = application.relaunches.of_outdated(outdated)
-    say_held(found.left_out, "left out")
+    say_left_out(found.left_out, "left out")
     if not found.launches:
         return
     names = application.catalog.upstream_first(name for plan in found.launches for name in plan.datasets)

@@ -95,6 +95,11 @@ def printable(text: str) -> str:
     return "\n".join(visible(line) for line in text.split("\n"))
 
 
+def warn(text: str) -> None:
+    """Print a warning on standard error."""
+    errors.print(escape(printable(f"attention: {text}")), soft_wrap=True)
+
+
 def refuse(headline: str, text: str) -> None:
     """Print on standard error why a command did not do its work."""
     shown = "\n".join(_shortened(line) for line in printable(text).split("\n"))
@@ -337,7 +342,7 @@ def opened_shell(application: Application, webserver: str = "") -> Iterator[Shel
 
 def shell_of(application: Application, control: Callable[[], Control]) -> Shell:
     """The shell for an operation, from a command that has opened the use cases itself."""
-    return Shell(application, control, partial(_report, application), _warn)
+    return Shell(application, control, partial(_report, application), warn)
 
 
 def finish(result: Result, *, quiet: bool = False) -> None:
@@ -352,7 +357,3 @@ def _report(application: Application, done: Released | AlreadyReleased | RolledB
     from backfill_assets.orchestration.release_events import report_outside_runs  # loads Dagster
 
     report_outside_runs(application, done)
-
-
-def _warn(text: str) -> None:
-    errors.print(escape(printable(f"attention: {text}")), soft_wrap=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime
-from typing import Annotated, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import typer
 
@@ -17,19 +18,23 @@ from backfill_assets.cli.output import (
     campaign_of,
     chosen_day,
     finish,
+    opened_dagster,
     opened_services,
     opened_shell,
     say,
     table,
+    warn,
 )
+from backfill_assets.cli.watch import in_runs
 from backfill_assets.control.approve import certificates_of
 from backfill_assets.core.days import checked_range, day_range, format_days, runs_of_days
+from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Hold, Unit, UnitState
 from backfill_assets.evidence.basis import published_among
 from backfill_assets.evidence.late_deliveries import gaps_of
-from backfill_assets.evidence.outdated import Outdated
+from backfill_assets.evidence.outdated import LeftOut, Outdated
 from backfill_assets.evidence.readiness import DayBlocker, explain_blockers
 from backfill_assets.report.metrics import CampaignMetrics, DatasetMetrics
 
@@ -62,11 +67,14 @@ def status(
     if unit:
         _one_unit(application, application.ledger.unit(unit), json)
         return
-    found = overview(application)
+    found, launches = overview(application), _launches()
     if json:
-        as_json(found)
+        as_json({**found, "launches": launches})
         return
     _show(application, found)
+    if launches:
+        rows = [(one["launch"], one["what"], in_runs(one["runs"]), one["launched_at"]) for one in launches]
+        table(("launch", "what", "state", "launched (UTC)"), rows, "Under way in Dagster")
 
 
 def overview(application: Application) -> Overview:
@@ -84,18 +92,37 @@ def overview(application: Application) -> Overview:
     }
 
 
+def _launches() -> list[dict[str, Any]]:
+    """What Dagster has taken and not ended; nothing without an instance, and a warning if it cannot be opened."""
+    if not os.environ.get("DAGSTER_HOME"):
+        return []
+    from backfill_assets.orchestration.backfills import under_way  # loads Dagster
+
+    try:
+        with opened_dagster() as instance:
+            return under_way(instance)
+    except BackfillError as error:
+        warn(f"launches are not shown: {error}")
+        return []
+
+
 def moved_days(application: Application) -> dict[str, tuple[date, ...]]:
     """The published days of each dataset that were not built from the landed deliveries now in force."""
     found = {name: application.late_deliveries.moved(name) for name in sorted(application.datasets)}
     return {name: days for name, days in found.items() if days}
 
 
-def say_held(holds: Iterable[Hold], what: str) -> None:
-    """Print what is wrong with days on hold, and how to correct them: not by a refresh."""
-    found: dict[tuple[str, str], list[date]] = {}
-    for hold in holds:
-        found.setdefault((hold.target[0], hold.reason), []).append(hold.target[1])
-    for (name, reason), days in found.items():
+def say_left_out(found: Iterable[LeftOut], what: str) -> None:
+    """Print what is wrong with days that refresh leaves out, and what to do about them instead."""
+    grouped: dict[tuple[str, str, str], list[date]] = {}
+    for one in found:
+        grouped.setdefault((one.target[0], one.resume, one.reason), []).append(one.target[1])
+    for (name, resume, reason), days in grouped.items():
+        if resume:
+            say(
+                f"{name} {format_days(days)} (in an open unit): {what}. Unless it is being built: backfill resume {resume}"
+            )
+            continue
         # One command per run of days: days between them may be on hold for other reasons.
         lifts = "; ".join(f"backfill hold lift {name} {first} {last}" for first, last in runs_of_days(days))
         say(
@@ -110,25 +137,7 @@ def _show(application: Application, found: Overview) -> None:
     for one in found["datasets"]:
         if one["gaps"]:
             say(f"{one['dataset']}: due and not published: {one['gaps']}")
-    held = {hold.target: hold for holds in found["holds"].values() for hold in holds}
-    free = [(o, [day for day in o.days if (o.dataset, day) not in held]) for o in found["outdated"]]
-    if rows := [(o.dataset, format_days(days, most=3), o.causes) for o, days in free if days]:
-        table(
-            ("dataset", "outdated days", "built from an older"),
-            rows,
-            "Outdated: bring up to date with `backfill refresh`",
-        )
-    for o in found["outdated"]:
-        say_held(
-            (held[o.dataset, day] for day in o.days if (o.dataset, day) in held), f"built from an older {o.causes}"
-        )
-    for name, days in found["moved"].items():
-        built, then = "not built from the rows that its source table has now", "bring them up to date"
-        if application.dataset(name).lands_files:
-            built, then = f"not built from the deliveries in force; see: backfill deliveries {name}", "then"
-        if others := [day for day in days if (name, day) not in held]:
-            say(f"{name} {format_days(others, most=3)}: {built}, {then}: backfill refresh {name}")
-        say_held((held[name, day] for day in days if (name, day) in held), built)
+    _show_stale(application, found)
     for name, days in found["gone"].items():
         say(
             f"{name} {format_days(days, most=3)}: gone from the source table; they stay published, and cannot be built again"
@@ -137,6 +146,27 @@ def _show(application: Application, found: Overview) -> None:
     table(about_units, [tuple(u.values()) for u in found["units"]], "Open units")
     for problem in found["not_loaded"]:
         say(f"not loaded: {problem}")
+
+
+def _show_stale(application: Application, found: Overview) -> None:
+    outdated = [(o, application.relaunches.left_out(o.dataset, o.days)) for o in found["outdated"]]
+    free = [(o, [day for day in o.days if day not in out]) for o, out in outdated]
+    if rows := [(o.dataset, format_days(days, most=3), o.causes) for o, days in free if days]:
+        table(
+            ("dataset", "outdated days", "built from an older"),
+            rows,
+            "Outdated: bring up to date with `backfill refresh`",
+        )
+    for o, out in outdated:
+        say_left_out(out.values(), f"built from an older {o.causes}")
+    for name, days in found["moved"].items():
+        built, then = "not built from the rows that its source table has now", "bring them up to date"
+        if application.dataset(name).lands_files:
+            built, then = f"not built from the deliveries in force; see: backfill deliveries {name}", "then"
+        out = application.relaunches.left_out(name, days)
+        if others := [day for day in days if day not in out]:
+            say(f"{name} {format_days(others, most=3)}: {built}, {then}: backfill refresh {name}")
+        say_left_out(out.values(), built)
 
 
 def _dataset(application: Application, name: str, holds: Sequence[Hold]) -> dict[str, object]:

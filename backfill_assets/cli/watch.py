@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -38,18 +39,22 @@ def follow(application: Application, instance: DagsterInstance, launched: Launch
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("", total=sum(map(len, launched.targets.values())))
         while True:
-            runs = ", ".join(f"{count} {name.lower()}" for name, count in sorted(state.runs.items()))
-            what = f"runs: {runs}" if runs else "waiting for the Dagster daemon"
-            progress.update(bar, completed=state.checked, description=what)
+            progress.update(bar, completed=state.checked, description=in_runs(state.runs))
             if state.over:
                 return state
-            if not (runs or warned) and time.monotonic() - began > _PATIENCE:
+            if not (state.runs or warned) and time.monotonic() - began > _PATIENCE:
                 warned = True
                 progress.console.print(
                     f"no run yet after {_PATIENCE} s: check that the Dagster daemon runs", markup=False
                 )
             time.sleep(_LOOK_SECONDS)
             state = launch_state(application, instance, launched, state.units)
+
+
+def in_runs(runs: Mapping[str, int]) -> str:
+    """What a launch is doing, by how many of its runs are in which state of Dagster's."""
+    states = ", ".join(f"{count} {name.lower().replace('_', ' ')}" for name, count in sorted(runs.items()))
+    return f"runs: {states}" if states else "waiting for the Dagster daemon"
 
 
 def ended(instance: DagsterInstance, launched: Launched, state: LaunchState) -> frozenset[str]:

@@ -11,7 +11,7 @@ from backfill_assets.core.days import ONE_DAY, day_range, format_days
 from backfill_assets.core.errors import EvidenceError, SourceError
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.release import layout_digest
-from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, Hold, Unit
+from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, Unit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import PUBLISHED, CurrentBasis, UpstreamDays, published_among
@@ -166,11 +166,23 @@ class Relaunch:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A day that refresh does not build: an open unit builds it, or it is on hold.
+
+    `resume` names the unit or its campaign, as `backfill resume` takes it; it is empty for a hold, which has a `reason`.
+    """
+
+    target: DatasetDay
+    resume: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Refresh:
-    """The launches that bring outdated days up to date, and the holds on days that are left out."""
+    """The launches that bring outdated days up to date, and the outdated days that are left out."""
 
     launches: tuple[Relaunch, ...]
-    left_out: tuple[Hold, ...]
+    left_out: tuple[LeftOut, ...]
 
 
 @dataclass(frozen=True)
@@ -196,15 +208,15 @@ class Relaunches(OnWarehouse):
     def of_outdated(self, outdated: Iterable[Outdated]) -> Refresh:
         """The launches that update outdated days, with the published days of the same date that are built from them.
 
-        Days that only look back at them become outdated when these are released, not before. Leaves out days on hold,
-        and days that would be launched only because they are built from days on hold.
+        Days that only look back at them become outdated when these are released, not before. Leaves out days on hold
+        and of open units, and days that would be launched only because they are built from those.
         """
         upstreams = self.catalog.upstreams
         found: _Need = {}
         for one in outdated:
             found.setdefault(one.dataset, set()).update(one.days)
         plans: list[Relaunch] = []
-        left_out: list[Hold] = []
+        left_out: list[LeftOut] = []
         for group in self.catalog.groups:
             need: _Need = {}
             reached: _Need = {}
@@ -212,12 +224,19 @@ class Relaunches(OnWarehouse):
                 own = found.get(name, set())
                 above = set().union(*(reached[upstream] for upstream in upstreams.get(name, ())))
                 wanted = own | published_among(self.ledger, self.tables[name], name, above)
-                held = {hold.target[1]: hold for hold in self.ledger.holds(name, own | above)}
-                left_out += [hold for day, hold in held.items() if day in wanted]
-                reached[name] = (own | above) - held.keys()
-                need[name] = wanted - held.keys()
+                out = self.left_out(name, own | above)
+                left_out += [one for day, one in out.items() if day in wanted]
+                reached[name] = (own | above) - out.keys()
+                need[name] = wanted - out.keys()
             plans += self._rectangles(need)
         return Refresh(tuple(plans), tuple(left_out))
+
+    def left_out(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, LeftOut]:
+        """The days among these that refresh does not build; a launch of days that a unit has claimed would be refused."""
+        held = {hold.target[1]: LeftOut(hold.target, reason=hold.reason) for hold in self.ledger.holds(name, days)}
+        claims = self.ledger.claims(name, days)
+        handles = {unit: self.ledger.unit(unit).handle for unit in set(claims.values())}
+        return held | {day: LeftOut((name, day), resume=handles[unit]) for day, unit in sorted(claims.items())}
 
     def _behind(self, name: str, above: str, days: Iterable[dt.date]) -> set[dt.date]:
         reach = self.definitions[name].upstream[above].lookback_days

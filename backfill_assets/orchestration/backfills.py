@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -221,6 +221,30 @@ class DagsterBackfills(Backfills):
     def _all(self, campaign: str, statuses: Sequence[BulkActionStatus] | None) -> Sequence[DagsterBackfill]:
         filters = BulkActionsFilter(statuses=statuses, tags={CAMPAIGN_TAG: campaign})
         return self.instance.get_backfills(filters=filters)
+
+
+def under_way(instance: dg.DagsterInstance) -> list[dict[str, object]]:
+    """The backfills and other runs that Dagster has taken and not ended, newest first, as `backfill status` shows them."""
+    unfinished: dict[str, Counter[str]] = defaultdict(Counter)
+    found: list[tuple[dt.datetime, str, str]] = []
+    for record in instance.get_run_records(dg.RunsFilter(statuses=list(NOT_FINISHED_STATUSES))):
+        run = record.dagster_run
+        backfill = run.tags.get(BACKFILL_TAG)
+        if backfill is None:
+            found.append((record.create_timestamp, run.run_id, _assets_of(run.asset_selection) or run.job_name))
+        unfinished[backfill or run.run_id][run.status.value] += 1
+    for one in instance.get_backfills(filters=BulkActionsFilter(statuses=_ACTIVE)):
+        since = dt.datetime.fromtimestamp(one.backfill_timestamp, dt.UTC)
+        found.append((since, one.backfill_id, one.title or _assets_of(one.asset_selection)))
+    return [
+        {"launch": name, "what": what, "runs": dict(unfinished[name]), "launched_at": f"{since:%Y-%m-%d %H:%M}"}
+        for since, name, what in sorted(found, reverse=True)
+    ]
+
+
+def _assets_of(keys: Iterable[dg.AssetKey] | None) -> str:
+    """The datasets among assets, or the assets of others."""
+    return ", ".join(sorted({key.path[0] for key in keys or ()}))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.core.unit import Hold
-from backfill_assets.evidence.outdated import Outdated, Refresh, Relaunch, Relaunches
+from backfill_assets.evidence.outdated import LeftOut, Outdated, Refresh, Relaunch, Relaunches
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.unit.evidence.test_upstream import Shop
@@ -96,7 +96,18 @@ def test_days_on_hold_are_left_out_and_nothing_is_taken_along_past_them(chain: W
         _published(chain, name, D1, D2)
     hold = Hold(("sales", D1), "wrong", "ada", chain.clock.now())
     chain.ledger.hold([hold, Hold(("sales", D4), "nobody asks for it", "ada", chain.clock.now())])
+    out = LeftOut(hold.target, reason="wrong")
     found = _plans(chain).of_outdated([Outdated("zones", (D1, D2), ())])
-    assert found == Refresh((Relaunch(("zones",), (D1,)), Relaunch(NAMES, (D2,))), (hold,))
+    assert found == Refresh((Relaunch(("zones",), (D1,)), Relaunch(NAMES, (D2,))), (out,))
     found = _plans(chain).of_outdated([Outdated("sales", (D1,), ("zones",)), Outdated("areas", (D1,), ("sales",))])
-    assert found == Refresh((Relaunch(("areas",), (D1,)),), (hold,))
+    assert found == Refresh((Relaunch(("areas",), (D1,)),), (out,))
+
+
+def test_days_of_an_open_unit_are_left_out_even_on_hold_and_nothing_is_taken_along_past_them(chain: World) -> None:
+    for name in NAMES:
+        _published(chain, name, D1, D2)
+    unit = chain.open_unit({"sales": (D1,)})
+    chain.ledger.hold([Hold(("sales", D1), "wrong", "ada", chain.clock.now())])
+    found = _plans(chain).of_outdated([Outdated("zones", (D1, D2), ())])
+    out = LeftOut(("sales", D1), resume=unit.id)
+    assert found == Refresh((Relaunch(("zones",), (D1,)), Relaunch(NAMES, (D2,))), (out,))

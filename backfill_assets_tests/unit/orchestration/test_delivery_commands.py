@@ -169,6 +169,24 @@ def test_days_that_were_rolled_back_are_not_refreshed_until_the_hold_is_lifted(h
     assert [asked for _, asked in dagster.asked()] == [[str(D1)]]
 
 
+def test_days_of_an_open_unit_are_not_refreshed_but_resumed(house: House, dagster: Dagster) -> None:
+    deliver(house, "id\n1\n")
+    land(house)
+    house.released({D1: [1], D2: [2]})
+    deliver(house, "id\n1\n2\n")
+    land(house)
+    unit = house.world.open_unit({"sales": [D1]})
+    resume = f"Unless it is being built: backfill resume {unit.id}\n"
+    built = f"sales {D1} (in an open unit): not built from the deliveries in force; see: backfill deliveries sales"
+    said = run("status")
+    assert f"{built}. {resume}" in said
+    assert "backfill refresh" not in said
+    assert f"sales {D1} (in an open unit): left out. {resume}" in run("refresh")
+    assert dagster.taken == []
+    run("discard", unit.id)
+    assert "then: backfill refresh sales" in run("status")
+
+
 def test_impossible_arguments_are_refused(house: House) -> None:
     deliver(house, "id\n1\n")
     land(house)

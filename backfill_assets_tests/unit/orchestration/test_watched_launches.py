@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import dagster as dg
@@ -275,3 +276,35 @@ def test_a_launch_of_which_nothing_runs_says_once_that_the_daemon_may_be_down(ho
     done = _run(daemon, "run", *BOTH, RANGE, statuses=[WAITS])
     assert done.output.count("check that the Dagster daemon runs") == 1, done.output
     assert "nothing had to be built or released" in done.output
+
+
+def test_status_shows_what_dagster_has_taken_and_not_ended(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Under way" not in _status()
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("DAGSTER_HOME", str(home))
+    assert "Under way" not in _status()
+    tags, keys = {BACKFILL_TAG: "b_queued"}, [dg.AssetKey(["sales", "raw"]), dg.AssetKey(["totals", "shadow"])]
+    waits, started = dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTED
+    with backfills.opened_instance() as instance:
+        for name, status in (("b_over", GOOD), ("b_queued", WAITS), ("b_new", WAITS)):
+            instance.add_backfill(PartitionBackfill(name, status, False, {}, 0.0, asset_selection=keys))
+        for status in (waits, waits, started, dg.DagsterRunStatus.SUCCESS):
+            create_run_for_test(instance, status=status, tags=tags)
+        alone = create_run_for_test(instance, status=waits, asset_selection=frozenset(keys[:1]))
+    under_way = " ".join(_status().split("Under way in Dagster")[1].replace("│", " ").split())
+    assert "b_queued sales, totals runs: 2 not started, 1 started 1970-01-01 00:00" in under_way
+    assert "b_new sales, totals waiting for the Dagster daemon" in under_way
+    assert f"{alone.run_id} sales runs: 1 not started" in under_way
+    assert "b_over" not in under_way
+    (home / "dagster.yaml").write_text("storage: [")
+    said = CliRunner().invoke(app, ["status"])
+    assert (said.exit_code, "launches are not shown: DAGSTER_HOME" in said.stderr) == (0, True), said.output
+
+
+def _status() -> str:
+    done = CliRunner().invoke(app, ["status"])
+    assert done.exit_code == 0, done.output
+    return done.output

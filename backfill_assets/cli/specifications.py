@@ -31,6 +31,8 @@ from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import shown_days
 from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.load import linked, load_dataset
+from backfill_assets.dataset.loaded import FILE, LoadedDataset
 from backfill_assets.dataset.yaml import FileProblem, shown_path
 from backfill_assets.project.scaffold import addition, new_project
 
@@ -53,28 +55,57 @@ def init(
     say(f"next: {where}start {scaffold.start}; in a second terminal: backfill run {first} --watch")
 
 
-def validate(files: Annotated[list[Path], typer.Argument(help="Specifications, such as backfills/*.yaml.")]) -> None:
-    """Check specifications by themselves and against the datasets; reports every problem with its line."""
+def validate(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Specifications, such as backfills/*.yaml, and folders or dataset.yaml of datasets."),
+    ],
+) -> None:
+    """Check specifications and datasets, by themselves and against the other datasets; reports every problem with its line."""
     application = Application.from_env()
-    problems: list[FileProblem] = []
+    problems: dict[Path, tuple[FileProblem, ...]] = {}
     good: list[LoadedSpecification] = []
-    for file in dict.fromkeys(files):
+    for file in dict.fromkeys(_dataset_folder(file) or file for file in files):
+        if file.is_dir():
+            problems[file] = _dataset_problems(application, file)
+            continue
         loaded = load_specification(file)
         if isinstance(loaded, LoadedSpecification):
-            found = (*misfits_here(application, loaded), *_namesakes(loaded, good))
+            problems[file] = (*misfits_here(application, loaded), *_namesakes(loaded, good))
             good.append(loaded)
         else:
-            found = loaded
-        problems += found
-    for problem in problems:
+            problems[file] = loaded
+    found = [problem for own in problems.values() for problem in own]
+    for problem in found:
         say(str(problem))
-    wrong = {problem.file for problem in problems}
+    for file, own in problems.items():
+        if file.is_dir() and not own:
+            say(f"{shown_path(file)}: good")
     for loaded in good:
-        if loaded.file not in wrong:
+        if not problems[loaded.file]:
             _report(application, loaded)
-    if problems:
-        say(f"{number_of(len(problems), 'problem')} in {len(wrong)} of {number_of(len(set(files)), 'file')}")
+    if found:
+        wrong = sum(bool(own) for own in problems.values())
+        say(f"{number_of(len(found), 'problem')} in {wrong} of {number_of(len(problems), 'file')}")
         raise typer.Exit(1)
+
+
+def _dataset_folder(file: Path) -> Path | None:
+    """The folder of a dataset, if that or one of its YAML files is given."""
+    folder = file if file.is_dir() else file.parent
+    if not folder.is_dir() or (folder != file and file.name not in {FILE, "defs.yaml"}):
+        return None
+    # The dataset has the folder's name, which `.` and `..` do not show.
+    return folder if folder.name not in {"", ".."} else folder.resolve()
+
+
+def _dataset_problems(application: Application, folder: Path) -> tuple[FileProblem, ...]:
+    """The problems of a dataset folder by itself, or with its upstreams and the paths of the other datasets."""
+    loaded = load_dataset(folder)
+    if not isinstance(loaded, LoadedDataset):
+        return loaded
+    _, problems = linked({**application.datasets, loaded.name: loaded})
+    return tuple(problem for problem in problems if problem.dataset == loaded.name)
 
 
 def misfits_here(application: Application, loaded: LoadedSpecification) -> tuple[FileProblem, ...]:

@@ -21,6 +21,7 @@ from backfill_assets.cli.app import app
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.unit import Launch, ReleaseMode, Unit
 from backfill_assets.dataset.load import load_folder
+from backfill_assets.project.scaffold import dataset_files
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.ledgers import opened_ledger
 
@@ -88,6 +89,36 @@ def test_every_problem_of_all_files_is_reported_with_its_line(run: Run) -> None:
         "a.yaml:1:", "a.yaml:2:", "b.yaml:3:", "b.yaml:4:", "none.yaml:", "c.yaml:",
     ]  # fmt: skip
     assert lines[-1] == "5 problems in 3 of 4 files"
+
+
+def test_a_dataset_is_checked_by_its_folder_or_any_of_its_yaml_files(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "datasets" / "sales"
+    home.mkdir(parents=True)
+    for name, text in dataset_files("sales").items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text, encoding="utf-8")
+    good = write("a.yaml", GOOD.format(id="fix-a"))
+    done = run("validate", "datasets/sales/dataset.yaml", good, "datasets/sales", "datasets/sales/defs.yaml")
+    assert done.output.splitlines()[0] == "datasets/sales: good"
+    assert done.exit_code == 0, done.output
+    text = (home / "dataset.yaml").read_text(encoding="utf-8")
+    (home / "dataset.yaml").write_text(text + "upstream: {nothing: {}}\n", encoding="utf-8")
+    done = run("validate", "datasets/sales/dataset.yaml", good)
+    assert done.exit_code == 1
+    assert done.output.splitlines()[-1] == "1 problem in 1 of 2 files"
+    assert "upstream 'nothing' is not loaded; correct its name or its folder" in done.output
+    (home / "dataset.yaml").write_text(text.replace("\nkey:", "\nkeys:") + "colour: red\n", encoding="utf-8")
+    monkeypatch.chdir(home)
+    done = run("validate", "dataset.yaml")
+    assert done.exit_code == 1
+    lines = [line.split(": ") for line in done.output.splitlines()]
+    wrong = [
+        n for n, line in enumerate((home / "dataset.yaml").read_text().splitlines(), 1) if line[:4] in {"keys", "colo"}
+    ]
+    assert {place for place, *_ in lines[:-1]} >= {f"dataset.yaml:{n}" for n in wrong}, done.output
+    assert lines[-1][0].endswith("in 1 of 1 file")
 
 
 def test_two_files_may_not_be_the_same_campaign(run: Run) -> None:

@@ -167,8 +167,9 @@ def refresh(
     application = Application.from_env()
     if dataset:
         application.dataset(dataset)
-    moved = [Outdated(name, days, ()) for name, days in moved_days(application).items()]
-    outdated = [o for o in (*application.outdated.all(), *moved) if not dataset or o.dataset == dataset]
+    asked = [dataset] if dataset else sorted(application.datasets)
+    moved = [Outdated(name, days, ()) for name, days in moved_days(application, asked).items()]
+    outdated = [*application.outdated.all(asked), *moved]
     if not outdated:
         say(
             "nothing is outdated: every published day was built from its current upstreams and references, and from "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import Annotated, Any, TypedDict
 
@@ -35,7 +35,7 @@ from backfill_assets.core.unit import Hold, Unit, UnitState
 from backfill_assets.evidence.basis import published_among
 from backfill_assets.evidence.late_deliveries import gaps_of
 from backfill_assets.evidence.outdated import LeftOut, Outdated
-from backfill_assets.evidence.readiness import DayBlocker, explain_blockers
+from backfill_assets.evidence.readiness import Survey, explain_blockers, next_command
 from backfill_assets.report.metrics import CampaignMetrics, DatasetMetrics
 
 
@@ -52,22 +52,22 @@ class Overview(TypedDict):
 
 
 def status(
-    unit: Annotated[
-        str, typer.Argument(help="A unit or a campaign, to see its days; without it, all datasets and open units.")
+    name: Annotated[
+        str, typer.Argument(help="A dataset, a unit or a campaign; without it, all datasets and open units.")
     ] = "",
     json: Json = False,
 ) -> None:
     """Show the state of datasets and units, what is missing in a unit, and what to do next."""
     application = Application.from_env()
-    if unit in {campaign.id for campaign in application.ledger.campaigns()}:
+    if name in {campaign.id for campaign in application.ledger.campaigns()}:
         with opened_services(application, "") as services:
-            standing = services.standings.of(unit)
+            standing = services.standings.of(name)
         standing_as_json(application, standing) if json else say_standing(application, standing)
         return
-    if unit:
-        _one_unit(application, application.ledger.unit(unit), json)
+    if name and name not in {*application.datasets, *(problem.dataset for problem in application.catalog.problems)}:
+        _one_unit(application, application.ledger.unit(name), json)
         return
-    found, launches = overview(application), _launches()
+    found, launches = overview(application, name), _launches()
     if json:
         as_json({**found, "launches": launches})
         return
@@ -77,18 +77,23 @@ def status(
         table(("launch", "what", "state", "launched (UTC)"), rows, "Under way in Dagster")
 
 
-def overview(application: Application) -> Overview:
-    """The state of all datasets and open units."""
-    names = sorted(application.datasets)
+def overview(application: Application, dataset: str = "") -> Overview:
+    """The state of one dataset and its open units, by default of all.
+
+    Raises:
+        DatasetError: the dataset has problems.
+    """
+    names = [application.dataset(dataset).name] if dataset else sorted(application.datasets)
     holds = {name: application.ledger.holds(name) for name in names}
+    units = application.ledger.units(dataset or None, states={UnitState.open})
     return {
         "datasets": [_dataset(application, name, holds[name]) for name in names],
-        "outdated": application.outdated.all(),
-        "moved": moved_days(application),
+        "outdated": application.outdated.all(names),
+        "moved": moved_days(application, names),
         "gone": {name: days for name in names if (days := application.late_deliveries.gone(name))},
         "holds": {name: held for name, held in holds.items() if held},
-        "units": [_unit(application, u) for u in application.ledger.units(states={UnitState.open})],
-        "not_loaded": [str(f) for f in application.catalog.problems],
+        "units": [_unit(application, u) for u in units],
+        "not_loaded": [str(f) for f in application.catalog.problems if not dataset],
     }
 
 
@@ -106,9 +111,9 @@ def _launches() -> list[dict[str, Any]]:
         return []
 
 
-def moved_days(application: Application) -> dict[str, tuple[date, ...]]:
-    """The published days of each dataset that were not built from the landed deliveries now in force."""
-    found = {name: application.late_deliveries.moved(name) for name in sorted(application.datasets)}
+def moved_days(application: Application, names: Iterable[str]) -> dict[str, tuple[date, ...]]:
+    """The published days of these datasets that were not built from the landed deliveries now in force."""
+    found = {name: application.late_deliveries.moved(name) for name in names}
     return {name: days for name, days in found.items() if days}
 
 
@@ -143,7 +148,9 @@ def _show(application: Application, found: Overview) -> None:
             f"{name} {format_days(days, most=3)}: gone from the source table; they stay published, and cannot be built again"
         )
     about_units = ("unit", "days", "ready", "not ready", "released by", "opened (UTC)", "by")
-    table(about_units, [tuple(u.values()) for u in found["units"]], "Open units")
+    table(about_units, [tuple(v for k, v in u.items() if k != "next") for u in found["units"]], "Open units")
+    for one in found["units"]:
+        say(f"{one['unit']}: next: {one['next']}")
     for problem in found["not_loaded"]:
         say(f"not loaded: {problem}")
 
@@ -193,8 +200,8 @@ def _gaps(application: Application, name: str, days: Sequence[date]) -> Sequence
 
 
 def _unit(application: Application, unit: Unit) -> dict[str, object]:
-    blockers = application.publisher.blockers(unit.id)
-    missing = {(f.dataset, f.day) for f in blockers}
+    survey = application.publisher.survey(unit.id)
+    missing = {(f.dataset, f.day) for f in survey.blockers}
     return {
         "unit": unit.id,
         "days": "; ".join(f"{n} {format_days(d, most=3)}" for n, d in sorted(unit.targets.items())),
@@ -203,6 +210,7 @@ def _unit(application: Application, unit: Unit) -> dict[str, object]:
         "mode": "its own runs" if unit.mode.value == "auto" else "backfill publish",
         "opened_at": f"{unit.opened_at:%Y-%m-%d %H:%M}",
         "by": unit.by,
+        "next": next_command(survey),
     }
 
 
@@ -222,36 +230,42 @@ def _one_unit(application: Application, unit: Unit, json: bool) -> None:
     say(f"{unit.id} is {unit.state.value}, opened {unit.opened_at:%Y-%m-%d %H:%M} UTC by {unit.by}")
     if unit.contract:
         say(f"expected change: {unit.contract.to_plain()}")
-    table(("dataset", "day", "rows", "published rows", "checks passed", "state"), [tuple(r.values()) for r in rows])
+    table(("dataset", "days", "rows", "published rows", "checks passed", "state"), _by_state(rows))
     for certificate in certificates.values():
         say(f"certificate {certificate}")
-    _what_next(unit, blockers, ready)
+    if survey:
+        _what_next(survey)
+
+
+def _by_state(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[object, ...]]:
+    """One line for all days of a dataset in the same state, with the sum of their rows."""
+    grouped: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        grouped.setdefault((row["dataset"], row["checks"], row["state"]), []).append(row)
+    for (name, checks, state), same in grouped.items():
+        counted = ([row[key] for row in same] for key in ("rows", "published_rows"))
+        sums = ("-" if "-" in counts else sum(counts) for counts in counted)
+        yield name, format_days(row["day"] for row in same), *sums, checks, state
 
 
 def _day(key: DatasetDay, found: DayEvidence | None, reasons: Collection[str]) -> dict[str, object]:
     name, day = key
     passed = f"{sum(v.passed for v in found.verdicts)} of {len(found.verdicts)}" if found else "-"
     return {
-        "dataset": name, "day": day.isoformat(),
+        "dataset": name, "day": day,
         "rows": found.measured.shadow.rows if found else "-",
         "published_rows": found.measured.published.rows if found else "-",
         "checks": passed, "state": "; ".join(sorted(reasons)) or "good",
     }  # fmt: skip
 
 
-def _what_next(unit: Unit, blockers: tuple[DayBlocker, ...], ready: str) -> None:
-    if unit.state is not UnitState.open:
-        return
-    if blockers:
-        say(explain_blockers(blockers))
-        say(f"next: backfill resume {unit.handle}   (or give it up: backfill discard {unit.handle})")
-    elif ready:
-        say(f"evidence {ready}")
-        say(
-            f"next: backfill status {unit.campaign}"
-            if unit.campaign
-            else f"next: backfill publish {unit.id} --evidence {ready}"
-        )
+def _what_next(survey: Survey) -> None:
+    if survey.blockers:
+        say(explain_blockers(survey.blockers))
+        say(f"next: {next_command(survey)}   (or give it up: backfill discard {survey.unit.handle})")
+    else:
+        say(f"evidence {survey.hash}")
+        say(f"next: {next_command(survey)}")
 
 
 hold = typer.Typer(help="Days that the live pipeline and refresh do not touch.", no_args_is_help=True)

@@ -148,9 +148,9 @@ class OutdatedDays(OnWarehouse):
         newest = (max(table.active(), default=dataset.start) for table in tables if table.exists())
         return day_range(dataset.start, max([*newest, *filled], default=dataset.start))
 
-    def all(self) -> tuple[Outdated, ...]:
-        """The outdated days of every dataset that has any."""
-        found = (self.of(name) for name in self.datasets)
+    def all(self, names: Iterable[str] | None = None) -> tuple[Outdated, ...]:
+        """The outdated days of every dataset that has any, by default among all datasets."""
+        found = (self.of(name) for name in (self.datasets if names is None else names))
         return tuple(one for one in found if one.days)
 
 

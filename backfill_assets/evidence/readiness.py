@@ -21,7 +21,7 @@ from backfill_assets.warehouse import OnWarehouse
 class Blocker(StrEnum):
     """Why the evidence of a day does not allow its release."""
 
-    missing = "has no evidence"
+    missing = "is not built yet"
     incomplete = "is missing verdicts"
     failed = "failed its checks"
     inputs_moved = "is stale: its deliveries, references or golden sources changed since it was checked"
@@ -259,6 +259,16 @@ def relaunch_hint(unit: Unit, days: Collection[dt.date], datasets: Mapping[str, 
             f"See: backfill status {unit.id}",
         ]
     )
+
+
+def next_command(survey: Survey) -> str:
+    """The command that goes on with an open unit."""
+    unit = survey.unit
+    if survey.blockers:
+        return f"backfill resume {unit.handle}"
+    if unit.campaign:
+        return f"backfill status {unit.campaign}"
+    return f"backfill publish {unit.id} --evidence {survey.hash}"
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def test_incomplete_evidence_is_refused_by_the_name_of_its_day(campaigns: World)
     _, unit = campaigns.launched()
     campaigns.build(unit, "sales", {DAYS[0]: [1], DAYS[2]: [1]})
     named = campaigns.approval_of(unit.id).pending
-    with pytest.raises(EvidenceError, match="sales 2026-01-02 has no evidence"):
+    with pytest.raises(EvidenceError, match="sales 2026-01-02 is not built yet"):
         campaigns.approving().approve(NAME, named)
 
 

@@ -182,7 +182,7 @@ def test_a_dry_run_names_all_reasons_for_a_refusal_together(campaigns: World) ->
     _, unit = campaigns.launched(publish_window=NIGHT, rollback={"keep_for": "31d"})
     campaigns.build(unit, "sales", {DAYS[0]: [2], DAYS[1]: [2]})
     refusals = campaigns.release().plan(NAME).refusals
-    for text in ("2026-01-03 has no evidence", "is not approved", "published only in", "keep_for is 31d"):
+    for text in ("2026-01-03 is not built yet", "is not approved", "published only in", "keep_for is 31d"):
         assert sum(text in refusal for refusal in refusals) == 1
     assert len(campaigns.release().plan(NAME, outside_window="why not").refusals) == len(refusals) - 1
 

@@ -96,7 +96,7 @@ def test_a_campaigns_unit_is_resumed_as_the_campaign(house: House, taken: list[B
     _, unit = house.world.launched(TARGETS)
     said = run("resume", unit.id, "--explain")
     assert f"{NAME} is running" in said
-    assert "sales 2026-01-01..2026-01-03 has no evidence" in " ".join(said.split())
+    assert "sales 2026-01-01..2026-01-03 is not built yet" in " ".join(said.split())
     assert taken == []
 
 

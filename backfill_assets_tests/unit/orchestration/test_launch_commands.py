@@ -292,3 +292,46 @@ def test_datasets_whose_partitions_differ_are_not_launched_together(house: House
     with pytest.raises(ArgumentError, match="differ in start, end, end_offset or time_zone"):
         _run("run", "sales", "tills", RANGE)
     assert dagster.taken == []
+
+
+def _words(text: str) -> str:
+    return " ".join(text.replace("│", " ").split())
+
+
+def test_the_status_of_a_unit_has_one_line_for_all_days_in_the_same_state(house: House) -> None:
+    days = {day(n): [n] for n in range(1, 8)}
+    unit = house.world.open_unit({"sales": list(days), "totals": [D1]})
+    house.world.build(unit, "sales", {d: amounts for d, amounts in days.items() if d <= D3})
+    house.world.build(unit, "sales", {day(5): [5]}, passed=False)
+    said = _run("status", unit.id)
+    table, rest = said.split("└")
+    rows = [_words(line) for line in table.splitlines() if line.startswith("│")]
+    assert any(row.startswith(f"sales {D1}..{D3} 3 0 ") and row.endswith(" good") for row in rows), said
+    assert any(row.startswith(f"sales {day(5)} 1 0 ") and row.endswith("failed its checks") for row in rows), said
+    assert f"sales {day(4)}, {day(6)}..{day(7)} - - - is not built yet" in rows, said
+    assert f"totals {D1} - - - is not built yet" in rows, said
+    assert f"next: backfill resume {unit.id}   (or give it up: backfill discard {unit.id})" in rest
+    by_day = json.loads(_run("status", unit.id, "--json"))["days"]
+    assert [row["day"] for row in by_day if row["dataset"] == "sales"] == [str(d) for d in days]
+
+
+def test_the_status_of_a_dataset_is_about_that_one_alone_and_says_what_is_next(house: House) -> None:
+    house.released({D1: [1], D2: [2]})
+    house.released({D1: [3]}, ("sales",))
+    building = house.world.open_unit({"totals": [D2]})
+    ready = house.unit({D3: [3]}, ("sales",))
+    said = _run("status", "totals")
+    assert f"totals {D1}..{D2}" in _words(said)
+    assert f"{building.id}: next: backfill resume {building.id}" in said
+    assert ready.id not in said
+    assert json.loads(_run("status", "totals", "--json"))["outdated"][0]["days"] == [str(D1)]
+    said = _run("status", "sales")
+    evidence = house.world.publisher().evidence_hash(ready.id)
+    assert f"{ready.id}: next: backfill publish {ready.id} --evidence {evidence}" in said
+    assert "totals" not in said
+    assert {f"{unit.id}: next:" in _run("status") for unit in (building, ready)} == {True}
+    (house.world.folder / "datasets" / "sales" / "fact.sql").unlink()
+    with pytest.raises(DatasetError, match="dataset sales cannot be used"):
+        _run("status", "sales")
+    with pytest.raises(UnitError, match="there is no unit 'nothing'; see: backfill status"):
+        _run("status", "nothing")

@@ -61,7 +61,7 @@ def test_releasing_again_changes_nothing(world: World) -> None:
 def test_a_day_without_evidence_holds_back_the_complete_unit(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     world.build(unit, "sales", {day(0): [1], day(2): [3]})
-    with pytest.raises(EvidenceError, match="sales 2026-01-02 has no evidence") as refusal:
+    with pytest.raises(EvidenceError, match="sales 2026-01-02 is not built yet") as refusal:
         world.publisher().release(unit.id)
     assert "raw, staging and shadow of sales with their checks for 2026-01-02" in str(refusal.value)
     assert f"backfill status {unit.id}" in str(refusal.value)
@@ -316,7 +316,7 @@ def test_a_day_that_was_built_and_not_checked_is_not_called_rewritten(world: Wor
 def test_several_datasets_are_released_together(two: World) -> None:
     unit = two.open_unit({"orders": DAYS, "sales": DAYS})
     two.build(unit, "orders", {d: [1] for d in DAYS})
-    with pytest.raises(EvidenceError, match=r"sales 2026-01-01\.\.2026-01-03 has no evidence"):
+    with pytest.raises(EvidenceError, match=r"sales 2026-01-01\.\.2026-01-03 is not built yet"):
         two.publisher().release(unit.id)
     assert two.content("orders") == {}
     two.build(unit, "sales", {d: [2] for d in DAYS})

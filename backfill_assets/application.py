@@ -284,7 +284,9 @@ class Application:
         chunk = _ALL_DAYS if self.settings.chunk == "all" else self.settings.chunk
         return Planner(self.warehouse, self.basis, self.settings.cost_per_hour, chunk_days=chunk)
 
-    def session(self, tag: str, execution: Execution | None = None) -> AbstractContextManager[SparkSession]:
+    def session(
+        self, tag: str, execution: Execution | None = None, say: Callable[[str], object] = lambda _: None
+    ) -> AbstractContextManager[SparkSession]:
         """A separate session, see `open_session`; `execution` holds what a campaign asks of it.
 
         Raises:
@@ -294,9 +296,9 @@ class Application:
         from backfill_assets.spark.session import open_session  # noqa: PLC0415
 
         if execution is None:
-            return open_session(self.settings, tag)
+            return open_session(self.settings, tag, None, say)
         conf = {name: value for name, value in execution.spark.items() if is_of_speed(name)}
-        return open_session(self.settings.of_campaign(execution), tag, conf)
+        return open_session(self.settings.of_campaign(execution), tag, conf, say)
 
     def refresh_views(self) -> None:
         """Recreate the published views in the Spark catalog, and drop previews of finished units."""

@@ -323,10 +323,11 @@ def _launch(
         name: _chosen(application.dataset(name), layers_of(application.dataset(name)), only) for name in plan.datasets
     }
     request = BackfillRequest(layers, plan.days, shortened(about.title, _TITLE), about.description, about.tags)
-    backfill_id = backfills.launch_backfill(request, webserver or None)
     where = f" in unit {about.tags[UNIT_TAG]}" if UNIT_TAG in about.tags else ""
-    what = f"{', '.join(plan.datasets)} {format_days(plan.days)}"
-    say(f"launched backfill {backfill_id}: {what}{where}; the Dagster daemon runs it")
+    what = f"{', '.join(plan.datasets)} {format_days(plan.days)}{where}"
+    say(f"asking Dagster to launch {what}")
+    backfill_id = backfills.launch_backfill(request, webserver or None)
+    say(f"launched backfill {backfill_id}: {what}; the Dagster daemon runs it")
     return backfills.Launched(backfill_id, dict.fromkeys(plan.datasets, plan.days), only, about.tags.get(UNIT_TAG, ""))
 
 

@@ -101,7 +101,7 @@ def _launches() -> list[dict[str, Any]]:
     """What Dagster has taken and not ended; nothing without an instance, and a warning if it cannot be opened."""
     if not os.environ.get("DAGSTER_HOME"):
         return []
-    from backfill_assets.orchestration.backfills import under_way  # loads Dagster
+    from backfill_assets.orchestration.event_log import under_way  # loads Dagster
 
     try:
         with opened_dagster() as instance:

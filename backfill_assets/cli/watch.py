@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from backfill_assets import operations
 from backfill_assets.application import Application
 from backfill_assets.cli.output import console, say
 from backfill_assets.control.approve import needs_approval
+from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import ReleaseMode, Unit, UnitState
 from backfill_assets.evidence.readiness import explain_blockers
@@ -31,15 +34,25 @@ def follow(application: Application, instance: DagsterInstance, launched: Launch
     """Show the progress of a backfill until it is over; its last state."""
     from backfill_assets.orchestration.backfills import launch_state  # loads Dagster
 
+    # The columns of rich for the time stop when all days are checked.
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("days checked"), TimeElapsedColumn(),
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("days checked"),
+        TextColumn("{task.fields[took]}"),
     )  # fmt: skip
-    began, warned = time.monotonic(), False
+    began, warned, said, spark = time.monotonic(), False, "", "stopped"
     state = launch_state(application, instance, launched)
     with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("", total=sum(map(len, launched.targets.values())))
+        bar = progress.add_task("", total=sum(map(len, launched.targets.values())), took="")
         while True:
-            progress.update(bar, completed=state.checked, description=in_runs(state.runs))
+            what, took = in_runs(state.runs), dt.timedelta(seconds=int(time.monotonic() - began))
+            if "STARTED" in state.runs and spark in {"stopped", "silent"}:
+                spark = _spark(application)
+                what += "; Spark is starting" if spark == "silent" else ""
+            progress.update(bar, completed=state.checked, description=what, took=str(took))
+            if not (console.is_terminal or what == said):
+                # Without a terminal, the bar is printed once, at the end.
+                said = what
+                progress.console.print(f"{took} {what}", markup=False)
             if state.over:
                 return state
             if not (state.runs or warned) and time.monotonic() - began > _PATIENCE:
@@ -51,10 +64,19 @@ def follow(application: Application, instance: DagsterInstance, launched: Launch
             state = launch_state(application, instance, launched, state.units)
 
 
+def _spark(application: Application) -> str:
+    """The state of the Spark server; empty if it cannot be known."""
+    from backfill_assets.spark.server import SparkServer  # takes more than a second: it loads Spark's client
+
+    with contextlib.suppress(BackfillError):
+        return SparkServer(application.settings).status().state.value
+    return ""
+
+
 def in_runs(runs: Mapping[str, int]) -> str:
     """What a launch is doing, by how many of its runs are in which state of Dagster's."""
     states = ", ".join(f"{count} {name.lower().replace('_', ' ')}" for name, count in sorted(runs.items()))
-    return f"runs: {states}" if states else "waiting for the Dagster daemon"
+    return f"runs: {states}" if states else "waiting for the Dagster daemon, which may take 30 s"
 
 
 def ended(instance: DagsterInstance, launched: Launched, state: LaunchState) -> frozenset[str]:

@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from backfill_assets.control.conductor import BackfillRequest, Backfills, Conduc
 from backfill_assets.control.standing import Standings
 from backfill_assets.core.errors import BackfillError, SettingsError
 from backfill_assets.core.layers import Layer
-from backfill_assets.core.unit import LIVE_TAG
+from backfill_assets.core.unit import LIVE_TAG, UnitState
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.orchestration.names import asset_key, last_metadata_value
 from dagster_batched_events import UnreadableUrlError
@@ -157,7 +157,8 @@ def _workspace() -> list[str]:
 
 WEBSERVER = "BACKFILL_ASSETS_WEBSERVER"
 """Variable with the URL of a webserver to launch through; without it, the instance is used, which takes longer."""
-_ACTIVE = [status for status in BulkActionStatus if status not in BULK_ACTION_TERMINAL_STATUSES]
+ACTIVE = [status for status in BulkActionStatus if status not in BULK_ACTION_TERMINAL_STATUSES]
+"""The statuses of backfills that are not over."""
 
 
 @dataclass(frozen=True)
@@ -204,11 +205,11 @@ class DagsterBackfills(Backfills):
 
     def active(self, campaign: str) -> tuple[str, ...]:
         """Ids of the campaign's backfills that are not over."""
-        return tuple(backfill.backfill_id for backfill in self._all(campaign, _ACTIVE))
+        return tuple(backfill.backfill_id for backfill in self._all(campaign, ACTIVE))
 
     def cancel(self, campaign: str) -> int:
         """Have the daemon cancel what is left of the campaign's backfills, queued runs included."""
-        left = [b for b in self._all(campaign, _ACTIVE) if b.status is not BulkActionStatus.CANCELING]
+        left = [b for b in self._all(campaign, ACTIVE) if b.status is not BulkActionStatus.CANCELING]
         for backfill in left:
             self.instance.update_backfill(backfill.with_status(BulkActionStatus.CANCELING))  # type: ignore[no-untyped-call]
         return len(left)
@@ -221,30 +222,6 @@ class DagsterBackfills(Backfills):
     def _all(self, campaign: str, statuses: Sequence[BulkActionStatus] | None) -> Sequence[DagsterBackfill]:
         filters = BulkActionsFilter(statuses=statuses, tags={CAMPAIGN_TAG: campaign})
         return self.instance.get_backfills(filters=filters)
-
-
-def under_way(instance: dg.DagsterInstance) -> list[dict[str, object]]:
-    """The backfills and other runs that Dagster has taken and not ended, newest first, as `backfill status` shows them."""
-    unfinished: dict[str, Counter[str]] = defaultdict(Counter)
-    found: list[tuple[dt.datetime, str, str]] = []
-    for record in instance.get_run_records(dg.RunsFilter(statuses=list(NOT_FINISHED_STATUSES))):
-        run = record.dagster_run
-        backfill = run.tags.get(BACKFILL_TAG)
-        if backfill is None:
-            found.append((record.create_timestamp, run.run_id, _assets_of(run.asset_selection) or run.job_name))
-        unfinished[backfill or run.run_id][run.status.value] += 1
-    for one in instance.get_backfills(filters=BulkActionsFilter(statuses=_ACTIVE)):
-        since = dt.datetime.fromtimestamp(one.backfill_timestamp, dt.UTC)
-        found.append((since, one.backfill_id, one.title or _assets_of(one.asset_selection)))
-    return [
-        {"launch": name, "what": what, "runs": dict(unfinished[name]), "launched_at": f"{since:%Y-%m-%d %H:%M}"}
-        for since, name, what in sorted(found, reverse=True)
-    ]
-
-
-def _assets_of(keys: Iterable[dg.AssetKey] | None) -> str:
-    """The datasets among assets, or the assets of others."""
-    return ", ".join(sorted({key.path[0] for key in keys or ()}))
 
 
 @dataclass(frozen=True)
@@ -261,7 +238,7 @@ class Launched:
 class LaunchState:
     """How far a native backfill is: its status, its runs by state, how many days are checked, and the units it works in.
 
-    `failure` says why it ended without success; it is empty until then.
+    Of a run that was retried only the retry counts. `failure` says why it ended without success; it is empty until then.
     """
 
     status: str
@@ -291,17 +268,30 @@ def launch_state(
             "follow it. It runs where the webserver belongs to: follow it there, or set DAGSTER_HOME to that instance"
         )
     filters = dg.RunsFilter(tags={BACKFILL_TAG: launched.backfill})
-    runs = Counter(run.status.value for run in instance.get_runs(filters))
+    runs = Counter(
+        "WAITING_FOR_RETRY" if run.is_complete_and_waiting_to_retry else run.status.value
+        for run in instance.get_runs(filters)
+        if not _retried(run)
+    )
     units = _units_of(application, launched, before, began=bool(runs))
     days = {(name, day) for name, found in launched.targets.items() for day in found}
     evidence = (application.ledger.evidence(unit) for unit in units)
     checked = {key for by_day in evidence for key, found in by_day.items() if found.verdicts} & days
     # Days that were never built, as of a dataset downstream of the crash, have no retry that could have succeeded.
     status, failure = ended_as(instance, backfill) if days == checked else backfill.status.value, ""
+    if days == checked and runs.keys() == {"SUCCESS"} and _are_released(application, launched, units):
+        # The daemon looks every 30 s whether a backfill is over.
+        status = BulkActionStatus.COMPLETED_SUCCESS.value
     if status in OVER and status != BulkActionStatus.COMPLETED_SUCCESS.value:
         ended = f"backfill {launched.backfill} ended as {status.lower().replace('_', ' ')}; see it in Dagster"
         failure = failure_of(instance, backfill) or ended
     return LaunchState(status, runs, len(checked), units, failure)
+
+
+def _are_released(application: Application, launched: Launched, units: Collection[str]) -> bool:
+    """Whether all these units are published, and this launch has opened them, or names the one."""
+    own = {launched.unit, *(unit.id for unit in application.ledger.units(launch=launched.backfill))}
+    return own.issuperset(units) and {application.ledger.unit(unit).state for unit in units} == {UnitState.published}
 
 
 def ended_as(instance: dg.DagsterInstance, backfill: DagsterBackfill) -> str:

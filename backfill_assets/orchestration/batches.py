@@ -88,7 +88,7 @@ def in_batches(
     """
     gate, pipeline, days = _gate_of(context, application), application.pipeline, batch.days
     if isinstance(gate, _NoGate):
-        with application.session(work_tag(context, batch.layer, batch.dataset)) as spark:
+        with application.session(work_tag(context, batch.layer, batch.dataset), None, context.log.info) as spark:
             yield spark, days
         return
     if application.ledger.unit(application.ledger.campaign(gate.campaign).unit).state is not UnitState.open:
@@ -154,7 +154,7 @@ def _at_work(
 ) -> Iterator[SparkSession]:
     """Open a session for a batch and keep the attempt's lease while the batch runs."""
     lease = kept_lease(application.ledger, attempt, application.settings.lease)
-    with lease, application.session(work_tag(context, layer, attempt.dataset), execution) as spark:
+    with lease, application.session(work_tag(context, layer, attempt.dataset), execution, context.log.info) as spark:
         yield spark
 
 

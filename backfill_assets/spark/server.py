@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -58,8 +59,8 @@ class SparkServer:
         self.folder = EngineFolder(settings.warehouse)
         self.note = RemoteNote(settings.warehouse)
 
-    def ensure(self) -> Endpoint:
-        """The endpoint of the running server; starts the embedded one if none runs.
+    def ensure(self, say: Callable[[str], object] = lambda _: None) -> Endpoint:
+        """The endpoint of the running server; starts the embedded one if none runs, and says so before.
 
         Many processes may call this at the same time; exactly one starts a server. A second server is refused while another
         one works in this warehouse, because commits would be lost. Raises `EngineError`: `JavaError`, `PortTakenError`,
@@ -71,6 +72,7 @@ class SparkServer:
             registration = self._adopted()
             if registration is None:
                 self._refuse_second(_EMBEDDED)
+                say(f"starting Spark, which takes a minute; its log: {self.folder.log}")
                 registration = self._started()
             self.folder.touch()
         return registration.endpoint

@@ -82,10 +82,13 @@ _GO_ON: Final = "Passed days stay; start the rest again, a unit or a campaign wi
 
 
 @contextlib.contextmanager
-def open_session(settings: Settings, tag: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+def open_session(
+    settings: Settings, tag: str, conf: Mapping[str, str] | None = None, say: Callable[[str], object] = lambda _: None
+) -> Iterator[SparkSession]:
     """Open a separate session on the server, and start the embedded one if needed; the session ends with the block.
 
     `conf` are Spark settings of this session only; the settings in `PINNED`, which decide the resulting rows, override it.
+    `say` is told if the server has to be started.
 
     `tag` names the work (run and step): work that an older attempt with the same tag left running is
     interrupted first, and that attempt can do nothing more. If the block ends with any exception,
@@ -98,7 +101,7 @@ def open_session(settings: Settings, tag: str, conf: Mapping[str, str] | None = 
     Raises `StorageError` if the disk is full and no more specific error says so.
     """
     server = SparkServer(settings)
-    endpoint = server.ensure()
+    endpoint = server.ensure(say)
     operations = _Operations(_checked(tag))
     session = _connect(endpoint, tag, operations)
     keeper = _Keeper(session, operations, settings.query_timeout, lambda: server.keep_busy(endpoint))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,12 @@ class OnTheTestServer(Application):
         super().__init__(settings)
         self.server = server
 
-    def session(self, tag: str, execution: Execution | None = None) -> AbstractContextManager[SparkSession]:  # noqa: ARG002
+    def session(
+        self,
+        tag: str,
+        execution: Execution | None = None,  # noqa: ARG002
+        say: Callable[[str], object] = lambda _: None,  # noqa: ARG002
+    ) -> AbstractContextManager[SparkSession]:
         return open_session(self.server, tag)
 
 

@@ -64,7 +64,9 @@ def test_a_java_home_without_java_is_refused_even_if_the_path_has_one(tmp_path: 
 def test_the_server_checks_java_before_it_starts_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(_java_home(tmp_path / "jdk", 'java version "1.8.0_392"')))
     server = SparkServer(Settings.from_env({"BACKFILL_ASSETS_STATE": str(tmp_path / "state")}))
+    said: list[str] = []
     with pytest.raises(JavaError):
-        server.ensure()
+        server.ensure(said.append)
+    assert said == [f"starting Spark, which takes a minute; its log: {server.folder.log}"]
     assert not server.folder.registration.exists()
     assert not server.folder.properties.exists()

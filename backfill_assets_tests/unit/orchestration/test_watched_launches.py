@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import dagster as dg
 import pytest
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
-from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG
+from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG, WILL_RETRY_TAG
 from dagster._core.test_utils import create_run_for_test
 from typer.testing import CliRunner, Result
 
@@ -26,6 +26,7 @@ from backfill_assets_tests.unit.orchestration.house import BOTH, House
 
 D1, D2 = day(1), day(2)
 RANGE = f"{D1}..{D2}"
+SUCCESS, STARTED = dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.STARTED
 GOOD, BAD, WAITS = BulkActionStatus.COMPLETED_SUCCESS, BulkActionStatus.COMPLETED_FAILED, BulkActionStatus.REQUESTED
 
 
@@ -133,6 +134,57 @@ def test_a_backfill_that_dagster_calls_failed_has_succeeded_if_the_retries_of_it
     done = _run(daemon, "run", *BOTH, RANGE, statuses=[BAD])
     assert done.exit_code == code, done.output
     assert ("failed:" in done.output) == bool(code)
+    assert ("1 failure" in done.output) == bool(code)
+
+
+@pytest.mark.parametrize(
+    ("runs", "opener", "seconds"),
+    [
+        ([SUCCESS], "b_1", 40),
+        ([SUCCESS, SUCCESS], "b_1", 40),
+        ([], "b_1", 80),
+        ([SUCCESS, STARTED], "b_1", 80),
+        ([SUCCESS, dg.DagsterRunStatus.FAILURE], "b_1", 80),
+        ([SUCCESS], "b_other", 80),
+    ],
+)
+def test_a_launch_is_over_when_its_runs_have_succeeded_and_its_own_unit_is_released_although_dagster_has_not_looked_yet(
+    house: House, daemon: Daemon, runs: Sequence[dg.DagsterRunStatus], opener: str, seconds: float
+) -> None:
+    unit = _opened(house, opener)
+    daemon.runs = False
+    for status in runs:
+        create_run_for_test(daemon.instance, status=status, tags={BACKFILL_TAG: "b_1"})
+    daemon.steps = [lambda: house.world.publisher().release(unit.id), lambda: None]
+    done = _run(daemon, "run", *BOTH, RANGE, statuses=[WAITS])
+    assert (done.exit_code, daemon.now) == (0, seconds), done.output
+
+
+def test_a_failed_run_that_dagster_will_launch_again_is_not_called_a_failure(house: House, daemon: Daemon) -> None:
+    daemon.runs = False
+    tags = {BACKFILL_TAG: "b_1", WILL_RETRY_TAG: "true"}
+    create_run_for_test(daemon.instance, status=dg.DagsterRunStatus.FAILURE, tags=tags)
+    done = _run(daemon, "run", *BOTH, RANGE, statuses=[WAITS])
+    assert "0:00:00 runs: 1 waiting for retry\n" in done.output
+    assert "failure" not in done.output
+
+
+def test_the_progress_says_without_a_terminal_when_something_changes_and_how_long_it_took(
+    house: House, daemon: Daemon
+) -> None:
+    daemon.runs = False
+    unit = _opened(house, "b_1")
+    daemon.steps = [
+        lambda: None,
+        lambda: create_run_for_test(daemon.instance, status=SUCCESS, tags={BACKFILL_TAG: "b_1"}),
+        lambda: house.world.publisher().release(unit.id),
+    ]
+    said = _run(daemon, "run", *BOTH, RANGE, statuses=[WAITS]).output.splitlines()
+    assert said[0] == f"asking Dagster to launch sales, totals {RANGE}"
+    waiting, running, bar = (line for line in said if line.startswith("0:") or "days checked" in line)
+    assert waiting == "0:00:00 waiting for the Dagster daemon, which may take 30 s"
+    assert running == "0:01:20 runs: 1 success"
+    assert bar.endswith("4/4 days checked 0:02:00")
 
 
 def test_days_that_no_run_has_checked_have_not_succeeded_with_the_retry_of_another(

@@ -20,7 +20,7 @@ from backfill_assets.campaign.load import uncompared
 from backfill_assets.campaign.plan import SHOWN_DIGITS, Plan, explain
 from backfill_assets.campaign.state import Campaign
 from backfill_assets.control.commands import Control
-from backfill_assets.core.days import checked_range, format_days, parse_days
+from backfill_assets.core.days import checked_range, days_argument, format_days, parse_days
 from backfill_assets.core.errors import ArgumentError, RollbackError
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord, Unit, shown_days
@@ -253,7 +253,7 @@ def rollback(
             return Result((*said, *(f"would be refused: {one}" for one in refusals)), failed=bool(refusals))
     done = rollbacks.execute(release, reason, days=days, consent_rewritten=consent)
     shell.report(done)
-    lift = f"backfill hold lift {done.dataset} {min(done.days)} {max(done.days)}"
+    lift = f"backfill hold lift {done.dataset} {days_argument(done.days)}"
     said += [
         f"{done.release}: {done.dataset} {format_days(done.days)} is back to what it was before {release}",
         f"live runs skip these days until they are published again, or until you run: {lift}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date
 from typing import Annotated, Any, TypedDict
 
 import typer
@@ -16,7 +16,6 @@ from backfill_assets.cli.output import (
     Json,
     as_json,
     campaign_of,
-    chosen_day,
     finish,
     opened_dagster,
     opened_services,
@@ -27,7 +26,7 @@ from backfill_assets.cli.output import (
 )
 from backfill_assets.cli.watch import in_runs
 from backfill_assets.control.approve import certificates_of
-from backfill_assets.core.days import checked_range, day_range, format_days, runs_of_days
+from backfill_assets.core.days import day_range, days_argument, format_days, parse_days
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.text import number_of
@@ -36,6 +35,7 @@ from backfill_assets.evidence.basis import published_among
 from backfill_assets.evidence.late_deliveries import gaps_of
 from backfill_assets.evidence.outdated import LeftOut, Outdated
 from backfill_assets.evidence.readiness import Survey, explain_blockers, next_command
+from backfill_assets.operations import PARAMETERS
 from backfill_assets.report.metrics import CampaignMetrics, DatasetMetrics
 
 
@@ -128,11 +128,10 @@ def say_left_out(found: Iterable[LeftOut], what: str) -> None:
                 f"{name} {format_days(days)} (in an open unit): {what}. Unless it is being built: backfill resume {resume}"
             )
             continue
-        # One command per run of days: days between them may be on hold for other reasons.
-        lifts = "; ".join(f"backfill hold lift {name} {first} {last}" for first, last in runs_of_days(days))
         say(
             f"{name} {format_days(days)} (on hold: {reason}): {what}. Refresh would publish again what was rolled back; "
-            f"launch a backfill of these days once it gives the right rows, or let refresh build them: {lifts}"
+            f"launch a backfill of these days once it gives the right rows, or let refresh build them: "
+            f"backfill hold lift {name} {days_argument(days)}"
         )
 
 
@@ -296,16 +295,13 @@ def hold_list(dataset: Annotated[str, typer.Argument(help="A dataset.")]) -> Non
 @hold.command("lift")
 def hold_lift(
     dataset: Annotated[str, typer.Argument(help="A dataset.")],
-    first: Annotated[datetime, typer.Argument(formats=["%Y-%m-%d"], help="First day.")],
-    last: Annotated[datetime, typer.Argument(formats=["%Y-%m-%d"], help="Last day.")],
+    days: Annotated[str, typer.Argument(metavar="DAYS", help=PARAMETERS["partitions"])],
 ) -> None:
     """Let the live pipeline and refresh work on these days again."""
     application = Application.from_env()
-    edges = (chosen_day(first), chosen_day(last))
-    checked_range(*edges)
-    application.dataset(dataset).check_days(edges)
-    days = day_range(*edges)
-    say(f"no longer on hold: {number_of(application.ledger.lift(dataset, days), 'day')} of {dataset}")
+    chosen = parse_days(days)
+    application.dataset(dataset).check_days(chosen)
+    say(f"no longer on hold: {number_of(application.ledger.lift(dataset, chosen), 'day')} of {dataset}")
 
 
 _MOST_WINDOWS = 5

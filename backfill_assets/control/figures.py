@@ -9,7 +9,7 @@ from typing import Final
 
 from backfill_assets.campaign.plan import Days, Estimate, PlannedDataset, counted
 from backfill_assets.campaign.specification import Specification
-from backfill_assets.core.days import day_range
+from backfill_assets.core.days import day_range, days_argument
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Hold
@@ -196,7 +196,7 @@ def _on_hold(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]:
     for reason, days in by_reason.items():
         yield (
             f"{planned.name}, {counted(days)}: on hold ({reason}); live runs skip them until you run: "
-            f"backfill hold lift {planned.name} {min(days)} {max(days)}"
+            f"backfill hold lift {planned.name} {days_argument(days)}"
         )
 
 

@@ -66,6 +66,8 @@ def parse_day(text: str, what: str = "day") -> dt.date:
 def parse_days(text: str, what: str = "days") -> tuple[dt.date, ...]:
     """Read days such as `2013-03-01,2013-03-05` or `2013-03-01..2013-03-07`, or both; sorted, each once.
 
+    Also takes ranges as Dagster writes them, with three dots.
+
     Raises:
         InvalidDayError: a part is anything else, a range is reversed, or there are more than `MOST_DAYS` days.
     """
@@ -73,7 +75,7 @@ def parse_days(text: str, what: str = "days") -> tuple[dt.date, ...]:
     named = 0
     for part in text.split(","):
         first, dots, last = part.strip().partition("..")
-        begin, end = parse_day(first, what), parse_day(last if dots else first, what)
+        begin, end = parse_day(first, what), parse_day(last.removeprefix(".") if dots else first, what)
         try:
             checked_range(begin, end)
         except InvalidDayError as error:
@@ -128,6 +130,11 @@ def grouped_by_text(texts: Iterable[tuple[dt.date, str]]) -> list[str]:
         f"{number_of(len(group), 'day')} ({format_days(group)}), such as {first}" if len(group) > 1 else first
         for group, first in zip(groups.values(), firsts, strict=True)
     ]
+
+
+def days_argument(days: Iterable[dt.date]) -> str:
+    """Write days as commands take them: `2013-03-01..2013-03-04,2013-03-09`."""
+    return format_days(days, most=MOST_DAYS).replace(" ", "")
 
 
 def slices(days: Sequence[dt.date], size: int) -> tuple[tuple[dt.date, ...], ...]:

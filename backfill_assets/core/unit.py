@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from backfill_assets.core.days import format_days
+from backfill_assets.core.days import days_argument, format_days
 from backfill_assets.core.errors import ClaimedDaysError, HeldDaysError, UnitError
 from backfill_assets.core.evidence import DatasetDay, shadow_folder
 from backfill_assets.core.expected_change import Contract
@@ -174,7 +174,7 @@ def _held(held: Mapping[DatasetDay, str]) -> str:
     days = [day for dataset, day in held if dataset == name]
     return (
         f"{shown_days(held)}: on hold ({held[min(held)]}); the live pipeline would publish the rejected logic "
-        f"again. Lift it with: backfill hold lift {name} {min(days)} {max(days)}"
+        f"again. Lift it with: backfill hold lift {name} {days_argument(days)}"
     )
 
 

@@ -115,7 +115,7 @@ def test_a_campaign_from_plan_to_sign_off(published: Lab) -> None:
     assert "can be rolled back until" in backfill(lab, "cleanup", ID, refused=True)
     assert status(lab)["state"] == "closed"
     lab.edit_model(DATASET, "fact.sql", "CAST(amount + 1 AS BIGINT) AS amount", "amount")
-    backfill(lab, "hold", "lift", DATASET, str(DAYS[0]), str(DAYS[-1]))
+    backfill(lab, "hold", "lift", DATASET, f"{DAYS[0]}..{DAYS[-1]}")
 
 
 def test_a_paused_campaign_holds_no_run_and_continues_where_it_was(lab: Lab) -> None:

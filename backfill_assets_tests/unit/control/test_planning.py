@@ -295,7 +295,7 @@ def test_days_on_hold_are_warned_of_with_reason_and_remedy(office: Office) -> No
     office.world.ledger.hold([Hold(("sales", d), "rolled back", "ada", office.world.clock.now()) for d in RANGE[2:4]])
     (warning,) = warned(office.planner.plan(spec()), "on hold")
     assert f"2 days {RANGE[2]}..{RANGE[3]}: on hold (rolled back)" in warning
-    assert f"backfill hold lift sales {RANGE[2]} {RANGE[3]}" in warning
+    assert f"backfill hold lift sales {RANGE[2]}..{RANGE[3]}" in warning
 
 
 def test_days_that_were_never_published_are_warned_of(office: Office) -> None:

@@ -41,9 +41,12 @@ def test_what_a_day_is_built_from_is_its_inputs_alone_without_upstreams() -> Non
 def test_days_are_read_from_lists_and_ranges() -> None:
     assert parse_days("2026-01-03, 2026-01-01..2026-01-02,2026-01-02") == (day(0), day(1), day(2))
     assert parse_days("2026-01-01") == (day(0),)
+    assert parse_days("2026-01-01...2026-01-03") == (day(0), day(1), day(2))
     for wrong in (
         "",
         "2026-01-01..",
+        "2026-01-01....2026-01-02",
+        "2026-01-01...",
         "2026-01-02..2026-01-01",
         "yesterday",
         "2026-01-01,,2026-01-02",

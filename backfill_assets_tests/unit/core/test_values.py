@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill_assets.core.canonical import canonical_json, digest
-from backfill_assets.core.days import day_range, format_days, grouped_by_text, parse_day, runs_of_days, slices
+from backfill_assets.core.days import (
+    day_range,
+    days_argument,
+    format_days,
+    grouped_by_text,
+    parse_day,
+    parse_days,
+    runs_of_days,
+    slices,
+)
 from backfill_assets.core.errors import InvalidDayError, InvalidNameError
 from backfill_assets.core.evidence import Severity
 from backfill_assets.core.expected_change import Change
@@ -56,6 +65,13 @@ def test_a_range_has_both_its_ends(first: dt.date, length: int) -> None:
     found = day_range(first, last)
     assert len(found) == max(length + 1, 0)
     assert not found or (found[0], found[-1]) == (first, last)
+
+
+@given(few_days.filter(bool))
+def test_days_are_written_for_commands_as_commands_read_them(chosen: set[dt.date]) -> None:
+    text = days_argument(chosen)
+    assert " " not in text
+    assert parse_days(text) == parse_days(text.replace("..", "...")) == tuple(sorted(chosen))
 
 
 @given(few_days)

@@ -100,14 +100,14 @@ def test_an_argument_that_is_no_utf8_is_refused(house: House) -> None:
     ("words", "message"),
     [
         (
-            ["hold", "lift", "sales", "0001-01-01", "9999-12-31"],
-            "day '0001-01-01': write a day from 1900-01-01 to 2199-12-31",
+            ["hold", "lift", "sales", "0001-01-01..9999-12-31"],
+            "days '0001-01-01': write a day from 1900-01-01 to 2199-12-31",
         ),
         (
-            ["hold", "lift", "sales", "2026-01-05", "2026-01-02"],
+            ["hold", "lift", "sales", "2026-01-05..2026-01-02"],
             "the range is empty: 2026-01-05 is after 2026-01-02; swap them",
         ),
-        (["hold", "lift", "sales", "1999-01-01", "2026-01-02"], "1999-01-01 is outside the history of sales"),
+        (["hold", "lift", "sales", "1999-01-01..2026-01-02"], "1999-01-01 is outside the history of sales"),
         (["prove", "sales", "--partitions", "1900-01-01..2199-12-31"], "name at most 36,600"),
         (["prove", "sales", "--partitions", ",".join(["1900-01-01..1999-12-31"] * 5_000)], "more than 36,600 days"),
         (

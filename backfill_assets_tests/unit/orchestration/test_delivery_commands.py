@@ -154,7 +154,7 @@ def test_days_that_were_rolled_back_are_not_refreshed_until_the_hold_is_lifted(h
     wrong = house.released({D1: [7]}, ("sales",))
     (release,) = house.world.ledger.releases(unit=wrong.id)
     run("rollback", release.manifest.release, "--reason", "model is wrong")
-    lift = f"backfill hold lift sales {D1} {D1}"
+    lift = f"backfill hold lift sales {D1}"
     held = rf"sales {D1} \(on hold: model is wrong\): {{}}\. Refresh would publish again .*{lift}\n"
     built = "not built from the deliveries in force; see: backfill deliveries sales"
     said = run("status")

@@ -73,8 +73,8 @@ def status(
         return
     _show(application, found)
     if launches:
-        rows = [(one["launch"], one["what"], in_runs(one["runs"]), one["launched_at"]) for one in launches]
-        table(("launch", "what", "state", "launched (UTC)"), rows, "Under way in Dagster")
+        rows = [(one["launch"], one["what"], in_runs(one["runs"])) for one in launches]
+        table(("launch", "what", "state"), rows, "Under way in Dagster")
 
 
 def overview(application: Application, dataset: str = "") -> Overview:
@@ -98,10 +98,10 @@ def overview(application: Application, dataset: str = "") -> Overview:
 
 
 def _launches() -> list[dict[str, Any]]:
-    """What Dagster has taken and not ended; nothing without an instance, and a warning if it cannot be opened."""
+    """The backfills under way in Dagster; none without an instance, and a warning if it cannot be opened."""
     if not os.environ.get("DAGSTER_HOME"):
         return []
-    from backfill_assets.orchestration.event_log import under_way  # loads Dagster
+    from backfill_assets.orchestration.backfills import under_way  # loads Dagster
 
     try:
         with opened_dagster() as instance:

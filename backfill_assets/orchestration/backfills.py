@@ -157,8 +157,7 @@ def _workspace() -> list[str]:
 
 WEBSERVER = "BACKFILL_ASSETS_WEBSERVER"
 """Variable with the URL of a webserver to launch through; without it, the instance is used, which takes longer."""
-ACTIVE = [status for status in BulkActionStatus if status not in BULK_ACTION_TERMINAL_STATUSES]
-"""The statuses of backfills that are not over."""
+_ACTIVE = [status for status in BulkActionStatus if status not in BULK_ACTION_TERMINAL_STATUSES]
 
 
 @dataclass(frozen=True)
@@ -205,11 +204,11 @@ class DagsterBackfills(Backfills):
 
     def active(self, campaign: str) -> tuple[str, ...]:
         """Ids of the campaign's backfills that are not over."""
-        return tuple(backfill.backfill_id for backfill in self._all(campaign, ACTIVE))
+        return tuple(backfill.backfill_id for backfill in self._all(campaign, _ACTIVE))
 
     def cancel(self, campaign: str) -> int:
         """Have the daemon cancel what is left of the campaign's backfills, queued runs included."""
-        left = [b for b in self._all(campaign, ACTIVE) if b.status is not BulkActionStatus.CANCELING]
+        left = [b for b in self._all(campaign, _ACTIVE) if b.status is not BulkActionStatus.CANCELING]
         for backfill in left:
             self.instance.update_backfill(backfill.with_status(BulkActionStatus.CANCELING))  # type: ignore[no-untyped-call]
         return len(left)
@@ -222,6 +221,26 @@ class DagsterBackfills(Backfills):
     def _all(self, campaign: str, statuses: Sequence[BulkActionStatus] | None) -> Sequence[DagsterBackfill]:
         filters = BulkActionsFilter(statuses=statuses, tags={CAMPAIGN_TAG: campaign})
         return self.instance.get_backfills(filters=filters)
+
+
+def _runs_by_state(instance: dg.DagsterInstance, backfill: DagsterBackfill) -> Counter[str]:
+    return Counter(
+        "WAITING_FOR_RETRY" if run.is_complete_and_waiting_to_retry else run.status.value
+        for run in instance.get_runs(dg.RunsFilter(tags={BACKFILL_TAG: backfill.backfill_id}))
+        if not _retried(run)
+    )
+
+
+def under_way(instance: dg.DagsterInstance) -> list[dict[str, Any]]:
+    """The backfills that are not over: id, what they build, and their runs by state."""
+    return [
+        {
+            "launch": one.backfill_id,
+            "what": one.title or ", ".join(sorted({key.path[0] for key in one.asset_selection or ()})),
+            "runs": _runs_by_state(instance, one),
+        }
+        for one in instance.get_backfills(filters=BulkActionsFilter(statuses=_ACTIVE))
+    ]
 
 
 @dataclass(frozen=True)
@@ -267,12 +286,7 @@ def launch_state(
             f"the Dagster instance in DAGSTER_HOME does not have backfill {launched.backfill}, so this command cannot "
             "follow it. It runs where the webserver belongs to: follow it there, or set DAGSTER_HOME to that instance"
         )
-    filters = dg.RunsFilter(tags={BACKFILL_TAG: launched.backfill})
-    runs = Counter(
-        "WAITING_FOR_RETRY" if run.is_complete_and_waiting_to_retry else run.status.value
-        for run in instance.get_runs(filters)
-        if not _retried(run)
-    )
+    runs = _runs_by_state(instance, backfill)
     units = _units_of(application, launched, before, began=bool(runs))
     days = {(name, day) for name, found in launched.targets.items() for day in found}
     evidence = (application.ledger.evidence(unit) for unit in units)

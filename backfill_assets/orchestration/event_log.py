@@ -1,19 +1,16 @@
-"""What Dagster knows about launches, releases and run processes, for the doctor and `backfill status`."""
+"""What Dagster knows about launches, releases and run processes, for the doctor."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 import logging
-from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
 import psutil
-from dagster._core.execution.backfill import BulkActionsFilter
-from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
 from backfill_assets.application import Application
@@ -22,8 +19,7 @@ from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import UNIT_TAG
 from backfill_assets.doctor.findings import EventLog, RunAtWork
 from backfill_assets.ledger.database import process_here
-from backfill_assets.orchestration.backfills import ACTIVE
-from backfill_assets.orchestration.launches import BACKFILL_TAG, created_at
+from backfill_assets.orchestration.launches import created_at
 from backfill_assets.orchestration.names import asset_key, days_of, last_metadata_value
 from backfill_assets.orchestration.release_events import (
     RELEASE_METADATA,
@@ -38,29 +34,6 @@ from dagster_batched_events import batched_events
 # If the clock was set forward, a process looks younger than its own messages.
 _SLACK_SECONDS = 300
 _MANY = 100
-
-
-def under_way(instance: dg.DagsterInstance) -> list[dict[str, object]]:
-    """The backfills and other runs that Dagster has taken and not ended, newest first, as `backfill status` shows them."""
-    runs: dict[str, Counter[str]] = defaultdict(Counter)
-    found: list[tuple[dt.datetime, str, str, Iterable[dg.AssetKey] | None]] = []
-    for record in instance.get_run_records(dg.RunsFilter(statuses=list(NOT_FINISHED_STATUSES))):
-        run = record.dagster_run
-        runs[run.tags.get(BACKFILL_TAG, run.run_id)][run.status.value] += 1
-        if BACKFILL_TAG not in run.tags:
-            found.append((record.create_timestamp, run.run_id, "", run.asset_selection))
-    for one in instance.get_backfills(filters=BulkActionsFilter(statuses=ACTIVE)):
-        since = dt.datetime.fromtimestamp(one.backfill_timestamp, dt.UTC)
-        found.append((since, one.backfill_id, one.title or "", one.asset_selection))
-    return [
-        {
-            "launch": name,
-            "what": title or ", ".join(sorted({key.path[0] for key in keys or ()})),
-            "runs": dict(runs[name]),
-            "launched_at": f"{since:%Y-%m-%d %H:%M}",
-        }
-        for since, name, title, keys in sorted(found, key=lambda one: one[:2], reverse=True)
-    ]
 
 
 def ended_process(

@@ -344,8 +344,8 @@ def test_status_shows_what_dagster_has_taken_and_not_ended(
     with backfills.opened_instance() as instance:
         for name, status in (("b_over", GOOD), ("b_queued", WAITS), ("b_new", WAITS)):
             instance.add_backfill(PartitionBackfill(name, status, False, {}, 0.0, asset_selection=keys))
-        for status in (waits, waits, STARTED):
-            create_run_for_test(instance, status=status, tags=tags)
+        for state in (waits, waits, STARTED):
+            create_run_for_test(instance, status=state, tags=tags)
     under_way = " ".join(_status().split("Under way in Dagster")[1].replace("│", " ").split())
     assert "b_queued sales, totals runs: 2 not started, 1 started" in under_way
     assert "b_new sales, totals waiting for the Dagster daemon" in under_way

@@ -61,8 +61,8 @@ def _events(application: Application) -> Iterator[EventLog | Finding | None]:
     if not os.environ.get("DAGSTER_HOME"):
         yield None
         return
-    from backfill_assets.orchestration.backfills import opened_instance  # loads Dagster
     from backfill_assets.orchestration.event_log import DagsterEventLog  # loads Dagster
+    from backfill_assets.orchestration.names import opened_instance  # loads Dagster
 
     try:
         instance = opened_instance()

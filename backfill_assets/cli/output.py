@@ -256,7 +256,7 @@ def opened_dagster() -> Iterator[DagsterInstance]:
     """
     import dagster as dg  # takes longer to import than other commands take to run
 
-    from backfill_assets.orchestration.backfills import opened_instance  # loads Dagster
+    from backfill_assets.orchestration.names import opened_instance  # loads Dagster
 
     if not os.environ.get("DAGSTER_HOME"):
         raise CampaignError("DAGSTER_HOME is not set: backfills run through Dagster; set it to the project's folder")

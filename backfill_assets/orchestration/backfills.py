@@ -27,18 +27,14 @@ from backfill_assets.campaign.state import CAMPAIGN_TAG
 from backfill_assets.control.commands import Control
 from backfill_assets.control.conductor import BackfillRequest, Backfills, Conductor, Gatekeeper
 from backfill_assets.control.standing import Standings
-from backfill_assets.core.errors import BackfillError, SettingsError
+from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import LIVE_TAG, UnitState
 from backfill_assets.orchestration.launches import BACKFILL_TAG
-from backfill_assets.orchestration.names import asset_key, last_metadata_value
-from dagster_batched_events import UnreadableUrlError
+from backfill_assets.orchestration.names import FAILED_DAYS, asset_key, last_metadata_value
 
 OVER = frozenset(status.value for status in BULK_ACTION_TERMINAL_STATUSES)
 """Final states of a backfill, in Dagster's words."""
-
-FAILED_DAYS = "failed_days"
-"""Metadata key of a step that failed because days failed blocking checks."""
 
 _LAUNCH = """
 mutation Launch($params: LaunchBackfillParams!) {
@@ -390,17 +386,3 @@ def _why(instance: dg.DagsterInstance, run_id: str) -> str:
 def _retried(run: dg.DagsterRun) -> bool:
     # Dagster has launched the run of a crashed worker again by itself: only how that one ended counts.
     return AUTO_RETRY_RUN_ID_TAG in run.tags
-
-
-def opened_instance() -> dg.DagsterInstance:
-    """The instance of DAGSTER_HOME; the caller closes it.
-
-    Raises:
-        SettingsError: the URL of its database cannot be read; the message never shows it.
-    """
-    try:
-        return dg.DagsterInstance.get()
-    except UnreadableUrlError as error:
-        raise SettingsError(
-            f"{error}; deploy/postgres/dagster.yaml takes it from BACKFILL_ASSETS_DAGSTER_URL"
-        ) from None

@@ -15,10 +15,9 @@ from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.checks import checks_of
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.operations import acceptance_lines
-from backfill_assets.orchestration.backfills import FAILED_DAYS
 from backfill_assets.orchestration.batches import wait_for_others
 from backfill_assets.orchestration.launches import target_of, unit_of
-from backfill_assets.orchestration.names import asset_key, days_of, layers_of, partitions_of
+from backfill_assets.orchestration.names import FAILED_DAYS, asset_key, days_of, layers_of, partitions_of
 from backfill_assets.orchestration.release_events import evaluations, report_waiting
 
 _SHOWN = 20

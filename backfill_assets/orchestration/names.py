@@ -1,4 +1,4 @@
-"""The names of datasets in Dagster, and what Dagster knows about their newest materializations."""
+"""Dagster's instance, the names of datasets in it, and what it knows about their newest materializations."""
 
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,9 +7,14 @@ import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 
 from backfill_assets.core.days import ONE_DAY
+from backfill_assets.core.errors import SettingsError
 from backfill_assets.core.layers import Layer
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.settings import Settings
+from dagster_batched_events import UnreadableUrlError
+
+FAILED_DAYS = "failed_days"
+"""Metadata key of a step that failed because days failed blocking checks."""
 
 
 def asset_key(layer: Layer, dataset: str) -> dg.AssetKey:
@@ -93,3 +98,17 @@ def _newest(
         wanted = dg.AssetRecordsFilter(asset_key=key, storage_ids=list(newest.values()))
         for record in instance.fetch_materializations(wanted, limit=_PAGE).records:
             yield dt.date.fromisoformat(str(record.partition_key)), record
+
+
+def opened_instance() -> dg.DagsterInstance:
+    """The instance of DAGSTER_HOME; the caller closes it.
+
+    Raises:
+        SettingsError: the URL of its database cannot be read; the message never shows it.
+    """
+    try:
+        return dg.DagsterInstance.get()
+    except UnreadableUrlError as error:
+        raise SettingsError(
+            f"{error}; deploy/postgres/dagster.yaml takes it from BACKFILL_ASSETS_DAGSTER_URL"
+        ) from None

@@ -21,8 +21,13 @@ from backfill_assets.core.unit import ReleaseMode, Unit, UnitState
 from backfill_assets.dataset.checks import CHANGE
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.basis import published_among
-from backfill_assets.orchestration.backfills import opened_instance
-from backfill_assets.orchestration.names import asset_key, days_of, last_materializations, partitions_of
+from backfill_assets.orchestration.names import (
+    asset_key,
+    days_of,
+    last_materializations,
+    opened_instance,
+    partitions_of,
+)
 from backfill_assets.release.adopt import Adopted
 from backfill_assets.release.finish import unit_or_none
 from backfill_assets.release.publish import AlreadyReleased, Released

@@ -20,8 +20,9 @@ from backfill_assets.cli.app import app
 from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.unit import OPENED_BY, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.orchestration import backfills
-from backfill_assets.orchestration.backfills import FAILED_DAYS, LaunchError
+from backfill_assets.orchestration.backfills import LaunchError
 from backfill_assets.orchestration.launches import BACKFILL_TAG
+from backfill_assets.orchestration.names import FAILED_DAYS, opened_instance
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
 
@@ -341,7 +342,7 @@ def test_status_shows_what_dagster_has_taken_and_not_ended(
     assert "Under way" not in _status()
     tags, keys = {BACKFILL_TAG: "b_queued"}, [dg.AssetKey(["sales", "raw"]), dg.AssetKey(["totals", "shadow"])]
     waits = dg.DagsterRunStatus.NOT_STARTED
-    with backfills.opened_instance() as instance:
+    with opened_instance() as instance:
         for name, status in (("b_over", GOOD), ("b_queued", WAITS), ("b_new", WAITS)):
             instance.add_backfill(PartitionBackfill(name, status, False, {}, 0.0, asset_selection=keys))
         for state in (waits, waits, STARTED):

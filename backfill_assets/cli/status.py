@@ -35,7 +35,7 @@ from backfill_assets.evidence.basis import published_among
 from backfill_assets.evidence.late_deliveries import gaps_of
 from backfill_assets.evidence.outdated import LeftOut, Outdated
 from backfill_assets.evidence.readiness import Survey, explain_blockers, next_command
-from backfill_assets.operations import PARAMETERS
+from backfill_assets.operations import PARAMETERS, acceptance_lines
 from backfill_assets.report.metrics import CampaignMetrics, DatasetMetrics
 
 
@@ -234,6 +234,8 @@ def _one_unit(application: Application, unit: Unit, json: bool) -> None:
         say(f"certificate {certificate}")
     if survey:
         _what_next(survey)
+        for line in acceptance_lines(application, unit):
+            say(line)
 
 
 def _by_state(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[object, ...]]:

@@ -157,9 +157,7 @@ class Columns(Part):
                     where,
                     f"{key}: the files have no header (csv.header is false), so columns are read in order; remove it",
                 )
-            elif header == name:
-                yield where, f"{key} is the column's own name, which it has anyway; remove it"
-            elif header in self.columns:
+            elif header != name and header in self.columns:
                 yield where, f"{key} is the name of another column, and readers would mix them up; rename that column"
             elif header in taken:
                 yield where, f"{key}: {taken[header]} is read from there, too; name another header, or drop one of them"

@@ -293,4 +293,12 @@ def _release(
                 f"unit {unit.id}: the release waits for {len(unfinished)} other days\n{explain_blockers(blockers)}"
             )
             return None
-    return application.publisher.release(unit.id, reason=context.run.tags.get(REASON_TAG, ""))
+    reason = context.run.tags.get(REASON_TAG) or first_reason(context.instance, unit)
+    return application.publisher.release(unit.id, reason=reason)
+
+
+def first_reason(instance: dg.DagsterInstance, unit: Unit) -> str:
+    """Why the launch that opened a unit was made; a launch that goes on with it may give no reason of its own."""
+    opener = unit.opened_by.partition("/")[0]
+    launch = instance.get_backfill(opener) or instance.get_run_by_id(opener)
+    return launch.tags.get(REASON_TAG, "") if launch else ""

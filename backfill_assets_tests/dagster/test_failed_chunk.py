@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import shlex
 
 import dagster as dg
 import pytest
@@ -142,3 +143,26 @@ def test_a_resume_builds_again_what_the_disk_has_lost_of_the_days_that_had_passe
     kept = [day for day in days if day in passed and after[day].attempt == passed[day].attempt]
     # The first chunk lost its log, the second one file beside the day that had failed.
     assert kept == [days[4]]
+
+
+def test_the_printed_expected_change_releases_an_intended_change_with_the_reason_of_its_launch(
+    lab: Lab, failed: str
+) -> None:
+    days = DAYS[:2]
+    assert amounts(lab, DATASET, days) == dict.fromkeys(days, 20), failed
+    for day in days:
+        lab.deliver(DATASET, day, [(1, 15), (2, 15)], number=3)
+    words = ("run", DATASET, f"{days[0]}..{days[1]}", "--reason", "the fee was missing", "--watch")
+    refused = lab.backfill(*words, BACKFILL_ASSETS_WEBSERVER=lab.url)
+    assert refused.returncode == 1, refused.stdout
+    (offered,) = re.findall(r"^ +(backfill resume .+ --expected-change .+)$", refused.stdout, re.MULTILINE)
+    unit = shlex.split(offered)[2]
+    assert offered in lab.backfill("status", unit).stdout
+    assert amounts(lab, DATASET, days) == dict.fromkeys(days, 20)
+
+    done = lab.run(*shlex.split(offered), "--watch", BACKFILL_ASSETS_WEBSERVER=lab.url)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert amounts(lab, DATASET, days) == dict.fromkeys(days, 30)
+    (release,) = lab.application.ledger.releases(unit=unit)
+    assert release.manifest.reason == "the fee was missing"

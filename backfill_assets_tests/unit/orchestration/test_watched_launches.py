@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,8 +19,9 @@ from typer.testing import CliRunner, Result
 from backfill_assets.cli import launches
 from backfill_assets.cli.app import app
 from backfill_assets.control.conductor import BackfillRequest
-from backfill_assets.core.unit import OPENED_BY, Launch, ReleaseMode, Unit, UnitState
+from backfill_assets.core.unit import OPENED_BY, REASON_TAG, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.orchestration import backfills
+from backfill_assets.orchestration.assets import first_reason
 from backfill_assets.orchestration.backfills import LaunchError
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.orchestration.names import FAILED_DAYS, opened_instance
@@ -361,3 +363,15 @@ def _status(*words: str) -> str:
     done = CliRunner().invoke(app, ["status", *words])
     assert done.exit_code == 0, done.output
     return done.output
+
+
+def test_a_unit_keeps_the_reason_of_the_launch_that_opened_it(house: House) -> None:
+    unit = house.world.open_unit({"sales": [D1]})
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert first_reason(instance, unit) == ""
+        backfill = PartitionBackfill("b_1", WAITS, False, {REASON_TAG: "files came twice"}, 0.0)
+        instance.add_backfill(backfill)
+        assert first_reason(instance, replace(unit, opened_by="b_1")) == "files came twice"
+        assert first_reason(instance, replace(unit, opened_by="b_1/2")) == "files came twice"
+        run = create_run_for_test(instance, tags={REASON_TAG: "one day"})
+        assert first_reason(instance, replace(unit, opened_by=run.run_id)) == "one day"

@@ -24,6 +24,7 @@ from backfill_assets.core.days import checked_range, days_argument, format_days,
 from backfill_assets.core.errors import ArgumentError, RollbackError
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord, Unit, shown_days
+from backfill_assets.evidence.readiness import Blocker, DayBlocker
 from backfill_assets.pipeline.acceptance import expected_change_for
 from backfill_assets.release.adopt import Adopted
 from backfill_assets.release.publish import AlreadyReleased, Released
@@ -209,14 +210,28 @@ def published_lines(release: str, dataset: str, days: Iterable[date]) -> tuple[s
     )
 
 
-def acceptance_lines(application: Application, unit: Unit) -> tuple[str, ...]:
-    """How to accept what the failed checks of a unit found; no line if it should not be, or needs a person's own words."""
-    evidence, datasets = application.ledger.evidence(unit.id), application.catalog.definitions
-    change = expected_change_for(unit, evidence.values(), datasets)
+_OF_ROWS: Final = frozenset({"change_rows", "change_columns"})
+"""Checks that a declared sum frees from judging its rows."""
+
+
+def acceptance_lines(application: Application, unit: Unit, blockers: Iterable[DayBlocker]) -> tuple[str, ...]:
+    """How to accept what the failed checks of a unit found; no line if it should not be, or needs a person's own words.
+
+    None while days are not built, or were built from something else than what is there now.
+    """
+    if any(blocker.reason is not Blocker.failed for blocker in blockers):
+        return ()
+    evidence, datasets = application.ledger.evidence(unit.id).values(), application.catalog.definitions
+    change = expected_change_for(unit, evidence, datasets)
     if not change:
         return ()
+    failed = {verdict.check for one in evidence for verdict in one.verdicts if verdict.refuses}
+    rows = " It also accepts how single rows changed, which nothing judges then." if failed & _OF_ROWS else ""
     command = f"    backfill resume {unit.id} --expected-change '{change}'"
-    return ("Only if this change is intended, resume with what was found as the expected change:", command)
+    return (
+        f"Only if this change is intended: resume, and declare what was found as the expected change.{rows}",
+        command,
+    )
 
 
 def rollback(

@@ -105,7 +105,8 @@ def _dataset_problems(application: Application, folder: Path) -> tuple[FileProbl
     if not isinstance(loaded, LoadedDataset):
         return loaded
     _, problems = linked({**application.datasets, loaded.name: loaded})
-    return tuple(problem for problem in problems if problem.dataset == loaded.name)
+    # The others were good: what does not fit now is caused by this folder, whichever dataset it is booked on.
+    return problems
 
 
 def misfits_here(application: Application, loaded: LoadedSpecification) -> tuple[FileProblem, ...]:

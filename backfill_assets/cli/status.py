@@ -106,8 +106,8 @@ def _launches() -> list[dict[str, Any]]:
     try:
         with opened_dagster() as instance:
             return under_way(instance)
-    except BackfillError as error:
-        warn(f"launches are not shown: {error}")
+    except Exception as error:  # noqa: BLE001 - each database driver has its own errors, and the rest needs no Dagster
+        warn(f"launches are not shown: {error if isinstance(error, BackfillError) else type(error).__name__}")
         return []
 
 
@@ -124,9 +124,8 @@ def say_left_out(found: Iterable[LeftOut], what: str) -> None:
         grouped.setdefault((one.target[0], one.resume, one.reason), []).append(one.target[1])
     for (name, resume, reason), days in grouped.items():
         if resume:
-            say(
-                f"{name} {format_days(days)} (in an open unit): {what}. Unless it is being built: backfill resume {resume}"
-            )
+            hold = f", on hold: {reason}" if reason else ""
+            say(f"{name} {format_days(days)} (in an open unit{hold}): {what}. See: backfill status {resume}")
             continue
         say(
             f"{name} {format_days(days)} (on hold: {reason}): {what}. Refresh would publish again what was rolled back; "
@@ -234,7 +233,7 @@ def _one_unit(application: Application, unit: Unit, json: bool) -> None:
         say(f"certificate {certificate}")
     if survey:
         _what_next(survey)
-        for line in acceptance_lines(application, unit):
+        for line in acceptance_lines(application, unit, survey.blockers):
             say(line)
 
 

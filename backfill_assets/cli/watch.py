@@ -111,7 +111,7 @@ def outcome(application: Application, unit_id: str, only: Layer | None) -> bool:
     if blockers := application.publisher.blockers(unit_id):
         say(explain_blockers(blockers))
         say(f"after the cause is fixed: backfill resume {unit_id}; or give it up: backfill discard {unit_id}")
-        for line in operations.acceptance_lines(application, unit):
+        for line in operations.acceptance_lines(application, unit, blockers):
             say(line)
         return True
     say(complete_line(unit_id, application.publisher.evidence_hash(unit_id)))

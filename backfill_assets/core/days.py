@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from calendar import monthrange
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from backfill_assets.core.errors import InvalidDayError
 from backfill_assets.core.text import number_of
@@ -118,18 +118,33 @@ def format_days(days: Iterable[dt.date], most: int = 8) -> str:
 
 
 _FIGURE = re.compile(r"(?<!\w)\d[\d.,]*")
+_FOUND = re.compile(r"found (?:[^()]*\([-+]?)?(\d[\d,]*(?:\.\d+)?)")
+"""What was found in a text about a check: its change in percent, otherwise its first figure."""
 
 
 def grouped_by_text(texts: Iterable[tuple[dt.date, str]]) -> list[str]:
-    """Texts about days for people: those that differ only in their figures are one, with their days and the first as example."""
+    """Texts about days for people: those that differ only in their figures are one, with their days.
+
+    Of these, the first is shown, and the one with the largest finding, which must not hide behind the others.
+    """
     groups: dict[str, dict[dt.date, str]] = {}
     for day, text in texts:
         groups.setdefault(_FIGURE.sub("0", text), {}).setdefault(day, text)
-    firsts = (next(iter(group.values())) for group in groups.values())
-    return [
-        f"{number_of(len(group), 'day')} ({format_days(group)}), such as {first}" if len(group) > 1 else first
-        for group, first in zip(groups.values(), firsts, strict=True)
-    ]
+    return [_of_group(group) for group in groups.values()]
+
+
+def _of_group(group: Mapping[dt.date, str]) -> str:
+    first = next(iter(group.values()))
+    if len(group) == 1:
+        return first
+    largest = max(group.values(), key=_found)
+    more = f"; the largest: {largest}" if _found(largest) > _found(first) else ""
+    return f"{number_of(len(group), 'day')} ({format_days(group)}), such as {first}{more}"
+
+
+def _found(text: str) -> float:
+    match = _FOUND.search(text)
+    return float(match[1].replace(",", "")) if match else 0
 
 
 def days_argument(days: Iterable[dt.date]) -> str:

@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     GetJsonSchemaHandler,
     WithJsonSchema,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -139,6 +140,13 @@ class Columns(Part):
 
     columns: dict[Name, FileColumn] = Field(min_length=1)
 
+    @field_validator("columns")
+    @classmethod
+    def _without_own_names(cls, columns: dict[str, FileColumn]) -> dict[str, FileColumn]:
+        """A `from` that is the column's own name says nothing; it must not make another reading either."""
+        own = {name for name, column in columns.items() if (column.from_ or "").lower() == name}
+        return {name: c.model_copy(update={"from_": None}) if name in own else c for name, c in columns.items()}
+
     @model_validator(mode="after")
     def _finds_each_column_once(self) -> Self:
         if problems := list(self._header_problems()):
@@ -157,7 +165,7 @@ class Columns(Part):
                     where,
                     f"{key}: the files have no header (csv.header is false), so columns are read in order; remove it",
                 )
-            elif header != name and header in self.columns:
+            elif header in self.columns:
                 yield where, f"{key} is the name of another column, and readers would mix them up; rename that column"
             elif header in taken:
                 yield where, f"{key}: {taken[header]} is read from there, too; name another header, or drop one of them"

@@ -169,7 +169,7 @@ class Relaunch:
 class LeftOut:
     """A day that refresh does not build: an open unit builds it, or it is on hold.
 
-    `resume` names the unit or its campaign, as `backfill resume` takes it; it is empty for a hold, which has a `reason`.
+    `resume` names the unit or its campaign, and is empty without one; `reason` is that of the hold, if there is one.
     """
 
     target: DatasetDay
@@ -236,7 +236,10 @@ class Relaunches(OnWarehouse):
         held = {hold.target[1]: LeftOut(hold.target, reason=hold.reason) for hold in self.ledger.holds(name, days)}
         claims = self.ledger.claims(name, days)
         handles = {unit: self.ledger.unit(unit).handle for unit in set(claims.values())}
-        return held | {day: LeftOut((name, day), resume=handles[unit]) for day, unit in sorted(claims.items())}
+        return held | {
+            day: LeftOut((name, day), handles[unit], held[day].reason if day in held else "")
+            for day, unit in sorted(claims.items())
+        }
 
     def _behind(self, name: str, above: str, days: Iterable[dt.date]) -> set[dt.date]:
         reach = self.definitions[name].upstream[above].lookback_days

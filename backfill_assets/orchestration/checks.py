@@ -14,7 +14,6 @@ from backfill_assets.core.text import in_words
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.checks import checks_of
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.operations import acceptance_lines
 from backfill_assets.orchestration.batches import wait_for_others
 from backfill_assets.orchestration.launches import target_of, unit_of
 from backfill_assets.orchestration.names import FAILED_DAYS, asset_key, days_of, layers_of, partitions_of
@@ -54,8 +53,7 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
         refusals = [v for e in evidence for v in e.verdicts if v.refuses]
         if refusals:
             by_hand = again(application, unit, {v.day for v in refusals})
-            then = [how_to_go_on(unit, by_hand), *acceptance_lines(application, unit)]
-            raise _failure(unit, dataset.name, len(days), refusals, "\n".join(then))
+            raise _failure(unit, dataset.name, len(days), refusals, how_to_go_on(unit, by_hand))
         report_waiting(context.op_execution_context, application, unit, dataset.name)
         for check in specs:
             yield dg.Output(None, output_name=check.get_python_identifier())
@@ -103,7 +101,7 @@ def how_to_go_on(unit: Unit, by_hand: str) -> str:
     if unit.campaign:
         return f"{again}(if the change is intended, declare it in the specification: validation.expected_change)"
     return (
-        f"{again}or in the UI: materialize {by_hand}. "
+        f"{again}or in the UI: materialize {by_hand}. If the change is intended, see: backfill status {unit.id}. "
         "('Retry failed' in the UI would launch only the release, which refuses days without passing evidence.)"
     )
 

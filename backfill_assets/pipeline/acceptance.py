@@ -19,6 +19,8 @@ from backfill_assets.pipeline.judge import judge
 
 _STEP: Final = Decimal("0.000001")
 """Bands have four digits of a percentage."""
+_WIDEST: Final = Decimal("0.01")
+"""Days whose shares differ by more have bands of their own: an odd day must not hide in the band of the others."""
 _MOST: Final = 10**7
 """The parser reads no larger share."""
 
@@ -26,9 +28,9 @@ _MOST: Final = 10**7
 def expected_change_for(unit: Unit, evidence: Iterable[DayEvidence], datasets: Mapping[str, Dataset]) -> str:
     """The expected change, as JSON by dataset, under which a unit's failed days would pass; empty if none is offered.
 
-    It keeps what the unit declares, and adds the failed metrics of each day in the narrowest bands that hold what was found.
-    None is offered if another check failed, a promise was broken, a figure came from or went to nothing or zero, the unit
-    belongs to a campaign, or the text is too long for a launch.
+    It keeps what the unit declares, and adds the failed metrics of each day in narrow bands that hold what was found. It also
+    frees the rows of these metrics. None is offered if a check of anything else failed, a promise was broken, a figure came
+    from or went to nothing or zero, the unit belongs to a campaign, or the text is too long for a launch.
     """
     failed: dict[str, list[DayEvidence]] = {}
     for one in evidence:
@@ -49,21 +51,33 @@ def _clauses(dataset: Dataset, contract: Contract, failed: Sequence[DayEvidence]
 
 
 def _added(dataset: Dataset, contract: Contract, failed: Sequence[DayEvidence]) -> list[Clause]:
-    """One clause for the metrics that failed on the same days in the same direction; rows follow their sums."""
+    """One clause for the metrics that failed on the same days by nearly the same share; rows follow their sums."""
     subjects = {check.name: check.subject for check in checks_of(dataset) if check.kind is CheckKind.change}
-    found: dict[tuple[str, bool], dict[dt.date, Decimal]] = {}
+    found: dict[str, list[tuple[Decimal, dt.date]]] = {}
     for one in failed:
         refused = [subjects[verdict.check] for verdict in one.verdicts if verdict.refuses and verdict.check in subjects]
         for metric in refused:
             share = _share(one.measured.published.metrics.get(metric), one.measured.shadow.metrics.get(metric))
             if share is not None and contract.expected(metric, one.day) is None:
-                found.setdefault((metric, share < 0), {})[one.day] = share
+                found.setdefault(metric, []).append((share, one.day))
     by_days: dict[tuple[dt.date, ...], dict[str, Change]] = {}
-    for (metric, _), shares in found.items():
-        low, high = min(shares.values()), max(shares.values())
-        band = Change(low.quantize(_STEP, ROUND_FLOOR), high.quantize(_STEP, ROUND_CEILING))
-        by_days.setdefault(tuple(sorted(shares)), {})[metric] = band
+    for metric, shares in found.items():
+        for near in _near(shares):
+            low, high = near[0][0], near[-1][0]
+            band = Change(low.quantize(_STEP, ROUND_FLOOR), high.quantize(_STEP, ROUND_CEILING))
+            by_days.setdefault(tuple(sorted(day for _, day in near)), {})[metric] = band
     return [Clause(days, metrics) for days, metrics in sorted(by_days.items())]
+
+
+def _near(shares: Iterable[tuple[Decimal, dt.date]]) -> list[list[tuple[Decimal, dt.date]]]:
+    """The shares in groups of one sign that are at most `_WIDEST` apart, each in order."""
+    groups: list[list[tuple[Decimal, dt.date]]] = []
+    for share, day in sorted(shares):
+        begin = groups[-1][0][0] if groups else None
+        if begin is None or share - begin > _WIDEST or (share < 0) != (begin < 0):
+            groups.append([])
+        groups[-1].append((share, day))
+    return groups
 
 
 def _share(old: Decimal | None, new: Decimal | None) -> Decimal | None:

@@ -113,6 +113,21 @@ def test_texts_of_days_that_differ_only_in_figures_are_one_with_its_days_and_an_
     ]
 
 
+@pytest.mark.parametrize(
+    ("others", "odd"),
+    [
+        (
+            "expected unchanged, found 40 → 39.96 (-0.1000%), tolerance 0%",
+            "expected unchanged, found 40 → 0.4 (-99.0000%), tolerance 0%",
+        ),
+        ("expected no failing rows, found 3 failing rows", "expected no failing rows, found 3,000,000 failing rows"),
+    ],
+)
+def test_the_largest_finding_of_similar_texts_is_shown_beside_the_first(others: str, odd: str) -> None:
+    texts = [(day, odd if day.day == 7 else others) for day in day_range(dt.date(2024, 3, 1), dt.date(2024, 3, 30))]
+    assert grouped_by_text(texts) == [f"30 days (2024-03-01..2024-03-30), such as {others}; the largest: {odd}"]
+
+
 @given(few_days, st.integers(1, 10))
 def test_slices_are_consecutive_and_bounded(chosen: set[dt.date], size: int) -> None:
     ordered = sorted(chosen)

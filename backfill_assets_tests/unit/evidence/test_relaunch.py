@@ -109,5 +109,5 @@ def test_days_of_an_open_unit_are_left_out_even_on_hold_and_nothing_is_taken_alo
     unit = chain.open_unit({"sales": (D1,)})
     chain.ledger.hold([Hold(("sales", D1), "wrong", "ada", chain.clock.now())])
     found = _plans(chain).of_outdated([Outdated("zones", (D1, D2), ())])
-    out = LeftOut(("sales", D1), resume=unit.id)
+    out = LeftOut(("sales", D1), resume=unit.id, reason="wrong")
     assert found == Refresh((Relaunch(("zones",), (D1,)), Relaunch(NAMES, (D2,))), (out,))

@@ -82,12 +82,20 @@ def test_days_are_apart_where_other_metrics_failed_or_in_the_other_direction() -
     found = offered(
         checked(measured(1, figures(tip=20))),
         checked(measured(3, figures(tip=80))),
-        checked(measured(4, figures(tip=30, fare=300))),
+        checked(measured(4, figures(tip="20.4", fare=300))),
     )
     assert json.loads(found)["trips"] == [
-        {"days": ["2024-03-01", "2024-03-04"], "metrics": {"tip": "-50% to -25%"}},
+        {"days": ["2024-03-01", "2024-03-04"], "metrics": {"tip": "-50% to -49%"}},
         {"days": ["2024-03-03"], "metrics": {"tip": "+100%"}},
         {"days": ["2024-03-04"], "metrics": {"fare": "+20%"}},
+    ]
+
+
+def test_an_odd_day_does_not_hide_in_the_band_of_the_others() -> None:
+    days = [checked(measured(n, figures(tip="39.96" if n != 7 else "0.4"))) for n in range(1, 31)]
+    assert json.loads(offered(*days))["trips"] == [
+        {"days": [str(day(n)) for n in range(1, 31) if n != 7], "metrics": {"tip": "-0.1%"}},
+        {"days": ["2024-03-07"], "metrics": {"tip": "-99%"}},
     ]
 
 

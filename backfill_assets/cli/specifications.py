@@ -65,9 +65,11 @@ def validate(
     application = Application.from_env()
     problems: dict[Path, tuple[FileProblem, ...]] = {}
     good: list[LoadedSpecification] = []
-    for file in dict.fromkeys(_dataset_folder(file) or file for file in files):
-        if file.is_dir():
-            problems[file] = _dataset_problems(application, file)
+    folders: list[Path] = []
+    for file in dict.fromkeys(files):
+        if folder := _dataset_folder(file):
+            folders.append(folder)
+            problems[folder] = _dataset_problems(application, folder)
             continue
         loaded = load_specification(file)
         if isinstance(loaded, LoadedSpecification):
@@ -78,9 +80,9 @@ def validate(
     found = [problem for own in problems.values() for problem in own]
     for problem in found:
         say(str(problem))
-    for file, own in problems.items():
-        if file.is_dir() and not own:
-            say(f"{shown_path(file)}: good")
+    for folder in dict.fromkeys(folders):
+        if not problems[folder]:
+            say(f"{shown_path(folder)}: good")
     for loaded in good:
         if not problems[loaded.file]:
             _report(application, loaded)
@@ -92,9 +94,12 @@ def validate(
 
 def _dataset_folder(file: Path) -> Path | None:
     """The folder of a dataset, if that or one of its YAML files is given."""
-    folder = file if file.is_dir() else file.parent
-    if not folder.is_dir() or (folder != file and file.name not in {FILE, "defs.yaml"}):
-        return None
+    try:
+        folder = file if file.is_dir() else file.parent
+        if not folder.is_dir() or (folder != file and file.name not in {FILE, "defs.yaml"}):
+            return None
+    except (OSError, ValueError):
+        return None  # a name that no file can have: reading it as a specification says so
     # The dataset has the folder's name, which `.` and `..` do not show.
     return folder if folder.name not in {"", ".."} else folder.resolve()
 

@@ -176,7 +176,7 @@ def test_days_of_an_open_unit_are_not_refreshed_but_resumed(house: House, dagste
     deliver(house, "id\n1\n2\n")
     land(house)
     unit = house.world.open_unit({"sales": [D1]})
-    resume = f"Unless it is being built: backfill resume {unit.id}\n"
+    resume = f"See: backfill status {unit.id}\n"
     built = f"sales {D1} (in an open unit): not built from the deliveries in force; see: backfill deliveries sales"
     said = run("status")
     assert f"{built}. {resume}" in said

@@ -30,12 +30,14 @@ def expected_change_for(unit: Unit, evidence: Iterable[DayEvidence], datasets: M
 
     It keeps what the unit declares, and adds the failed metrics of each day in narrow bands that hold what was found. It also
     frees the rows of these metrics. None is offered if a check of anything else failed, a promise was broken, a figure came
-    from or went to nothing or zero, the unit belongs to a campaign, or the text is too long for a launch.
+    from or went to nothing or zero, the unit belongs to a campaign, a dataset is not loaded, or the text is too long for a launch.
     """
     failed: dict[str, list[DayEvidence]] = {}
     for one in evidence:
         if not one.passed:
             failed.setdefault(one.dataset, []).append(one)
+    if failed.keys() - datasets.keys():
+        return ""
     offered = {name: _clauses(datasets[name], unit.contract.of(name), days) for name, days in failed.items()}
     text = json.dumps(offered)
     return text if offered and all(offered.values()) and not unit.campaign and len(text) <= LONGEST_TAG else ""

@@ -99,6 +99,13 @@ def test_an_odd_day_does_not_hide_in_the_band_of_the_others() -> None:
     ]
 
 
+def test_nothing_is_offered_for_a_dataset_that_is_not_loaded() -> None:
+    one = checked(measured(1, figures(tip=20)))
+    unit = Unit("u_1", "b_1", AT, "anna", {"trips": (one.day,)}, ReleaseMode.auto, Contract())
+    assert expected_change_for(unit, [one], {"trips": TRIPS}) != ""
+    assert expected_change_for(unit, [one], {}) == ""
+
+
 def test_what_the_unit_declares_already_is_kept() -> None:
     plain: list[dict[str, object]] = [
         {"metrics": {"fare": "-50%"}},

@@ -49,6 +49,7 @@ from backfill_assets.release.watch import WatchRelease
 from backfill_assets.report.metrics import MetricsNow
 from backfill_assets.report.review import Reviews
 from backfill_assets.settings import IdentitySource, Settings
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import Layout, ReportFolder
 from backfill_assets.system import Identity, SystemClock, SystemUser, TimedIds
 from backfill_assets.warehouse import Warehouse, tables_of
@@ -89,7 +90,7 @@ class Application:
         self.clock = ledger_clock(settings.ledger_url, SystemClock())
         self.ids = TimedIds(self.clock)
         self.identity = identity_of(settings)
-        self.layout = Layout(settings.warehouse, settings.sources)
+        self.layout = Layout(OnDisk(settings.warehouse), settings.sources)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Application:

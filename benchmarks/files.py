@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.layout import Layout
 
 
@@ -38,7 +39,7 @@ def layers_of(layout: Layout, dataset: str) -> Mapping[str, Bytes]:
         "staging": layout.staging_path(dataset),
         "published": layout.published_path(dataset),
     }
-    return {name: bytes_of(folder) for name, folder in places.items()}
+    return {name: bytes_of(path_of(folder)) for name, folder in places.items()}
 
 
 def data_files(folder: Path) -> Mapping[tuple[int, str], int]:

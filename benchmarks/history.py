@@ -97,7 +97,7 @@ def _built(application: Application, days: tuple[dt.date, ...], by: str) -> Unit
     unit = ledger.assign(Launch({_NAME: frozenset(days)}, by), proposal)
     attempt = ledger.start_attempt(unit.id, _NAME, days, by, _LEASE)
     home = application.layout.published_path(_NAME) / attempt.folder
-    write_deltalake(home, _rows(days, unit), partition_by=["day"], mode="append")
+    write_deltalake(str(home), _rows(days, unit), partition_by=["day"], mode="append")
     files, active = published.shadow_files(attempt.folder, days), published.active(days) if published.exists() else {}
     inputs, code = application.basis.inputs(_NAME, days), application.basis.code(_NAME)
     evidence = []

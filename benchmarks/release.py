@@ -9,6 +9,7 @@ from deltalake import DeltaTable
 
 from backfill_assets.application import Application
 from backfill_assets.core.release import ReleaseKind
+from backfill_assets.storage.disk import path_of
 from benchmarks.files import copied, data_files
 from benchmarks.installation import BenchmarkError
 
@@ -32,7 +33,7 @@ def time_release(application: Application, dataset: str) -> ReleaseTimes:
     """
     releases = application.ledger.releases(dataset)
     newest = next(r.manifest for r in releases if r.manifest.kind is ReleaseKind.publish)
-    folder = application.layout.published_path(dataset)
+    folder = path_of(application.layout.published_path(dataset))
     shown, before = _active(application, dataset), data_files(folder)
     begin = time.perf_counter()
     application.rollback.execute(newest.release, "benchmark")

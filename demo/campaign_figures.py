@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 
-from backfill_assets.delta.reading import rows_of
+from backfill_assets.delta.opening import rows_of
+from backfill_assets.storage.location import Location
 
 _REVENUE, _MARGIN = "net_revenue", "margin"
 
@@ -25,7 +25,7 @@ class Sales:
         return Sales(self.net_revenue + other.net_revenue, self.margin + other.margin)
 
 
-def published_sales(path: Path) -> Mapping[dt.date, Sales]:
+def published_sales(path: Location) -> Mapping[dt.date, Sales]:
     """The published figures of each day, of order_items or of daily_sales: both have the same columns."""
     data = rows_of(path, ["order_date", _REVENUE, _MARGIN])
     sums = data.group_by("order_date").aggregate([(_REVENUE, "sum"), (_MARGIN, "sum")])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from backfill_assets.delta.reading import rows_of
+from backfill_assets.delta.opening import rows_of
+from backfill_assets.storage.location import Location
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Figures:
     seat_miles: int
 
 
-def published_figures(path: Path, days: Collection[dt.date]) -> Mapping[dt.date, Figures]:
+def published_figures(path: Location, days: Collection[dt.date]) -> Mapping[dt.date, Figures]:
     """Count the published departures and seat miles of some days; days without rows are left out."""
     if not DeltaTable.is_deltatable(str(path)):
         return {}

@@ -22,6 +22,7 @@ from backfill_assets.operations import Result
 from backfill_assets.project.adopted_dataset import draft_of
 from backfill_assets.project.scaffold import Scaffold
 from backfill_assets.release.adopt import LAST_SWEEP
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import refused_url
 
 Name = Annotated[str, typer.Argument(help="The name of the dataset.")]
@@ -66,9 +67,9 @@ def adopt(
     if name not in application.datasets and not any(
         problem.dataset == name for problem in application.catalog.problems
     ):
-        _draft(application, name, look_at(folder), key, audit, write=not dry_run)
+        _draft(application, name, look_at(OnDisk(folder)), key, audit, write=not dry_run)
         return
-    _show(require_adoptable(folder, application.dataset(name)))
+    _show(require_adoptable(OnDisk(folder), application.dataset(name)))
     if dry_run or not drained:
         say(f"nothing was changed; {_STOP}. Then: backfill adopt {name} --from {origin} --drained")
         return

@@ -18,7 +18,7 @@ from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.evidence.known_deliveries import KnownDeliveries
-from backfill_assets.storage.files import delivered_sizes
+from backfill_assets.storage.sources import delivered_sizes
 from backfill_assets.warehouse import OnWarehouse
 
 

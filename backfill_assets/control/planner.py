@@ -35,7 +35,7 @@ from backfill_assets.core.unit import Attempt, AttemptState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.evidence.basis import BasisNow
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.storage.files import write_atomically
+from backfill_assets.storage.disk import write_atomically
 from backfill_assets.warehouse import OnWarehouse
 
 

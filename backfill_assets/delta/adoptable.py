@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from deltalake import DeltaTable
@@ -19,7 +18,9 @@ from backfill_assets.core.text import checked_name
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.sources import ColumnType
 from backfill_assets.delta import commit, shadows
-from backfill_assets.delta.reading import add_actions, commits_of, error_text, opened
+from backfill_assets.delta.opening import error_text, opened
+from backfill_assets.delta.reading import add_actions, commits_of
+from backfill_assets.storage.location import Location
 
 _TYPE: Final = TypeAdapter[str](ColumnType)
 _KNOWN_FEATURES: Final = frozenset({
@@ -53,7 +54,7 @@ class FoundTable:
     commit. `problems` say what keeps it from being adopted as it is, one sentence each.
     """
 
-    folder: Path
+    folder: Location
     columns: tuple[FoundColumn, ...]
     partition: str
     comment: str
@@ -71,7 +72,7 @@ class FoundTable:
             raise PreconditionError(f"{self.folder} cannot be adopted as it is: {'; '.join(self.problems)}")
 
 
-def look_at(folder: Path) -> FoundTable:
+def look_at(folder: Location) -> FoundTable:
     """The Delta table in a folder; its log is read, and both ends of each file.
 
     Raises:
@@ -80,7 +81,7 @@ def look_at(folder: Path) -> FoundTable:
     return _found(folder, _opened(folder))
 
 
-def _found(folder: Path, table: DeltaTable) -> FoundTable:
+def _found(folder: Location, table: DeltaTable) -> FoundTable:
     metadata, fields = table.metadata(), commit.table_fields(table)
     adds = add_actions(table, "path", "size_bytes", "num_records", "partition")
     partitions = tuple(metadata.partition_columns)
@@ -101,7 +102,7 @@ def _found(folder: Path, table: DeltaTable) -> FoundTable:
     )
 
 
-def require_adoptable(folder: Path, dataset: Dataset) -> FoundTable:
+def require_adoptable(folder: Location, dataset: Dataset) -> FoundTable:
     """Check everything that a release of the dataset to this table needs; changes nothing, and returns the table.
 
     Raises:
@@ -123,7 +124,7 @@ def require_adoptable(folder: Path, dataset: Dataset) -> FoundTable:
     return found
 
 
-def _opened(folder: Path) -> DeltaTable:
+def _opened(folder: Location) -> DeltaTable:
     try:
         return opened(folder)
     except TableNotFoundError:
@@ -138,7 +139,7 @@ def _column(found: commit.Field) -> FoundColumn:
     return FoundColumn(found["name"], kind, bool(found["nullable"]), comment, commit.column_rules(found))
 
 
-def _problems(folder: Path, table: DeltaTable, adds: list[dict[str, Any]]) -> Iterator[str]:
+def _problems(folder: Location, table: DeltaTable, adds: list[dict[str, Any]]) -> Iterator[str]:
     metadata, protocol = table.metadata(), table.protocol()
     partitions = metadata.partition_columns
     types = commit.table_types(table)
@@ -165,7 +166,7 @@ def _problems(folder: Path, table: DeltaTable, adds: list[dict[str, Any]]) -> It
     yield from _file_problems(folder, {add["path"]: add["size_bytes"] for add in adds})
 
 
-def _file_problems(folder: Path, sizes: Mapping[str, int]) -> Iterator[str]:
+def _file_problems(folder: Location, sizes: Mapping[str, int]) -> Iterator[str]:
     try:
         lost = sorted(shadows.lost(folder, sizes))
     except PreconditionError:

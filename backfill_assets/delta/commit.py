@@ -8,7 +8,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from deltalake import DeltaTable, Schema
@@ -19,8 +18,10 @@ from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import BackfillError, PreconditionError, ReadBackError, StorageError
 from backfill_assets.core.release import SHADOW, DataFile, Manifest, ReleaseKind
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.delta.reading import SCHEMA_COMMIT, error_text, plain_path
+from backfill_assets.delta.opening import error_text, table_at
+from backfill_assets.delta.reading import SCHEMA_COMMIT, plain_path
 from backfill_assets.delta.shadows import missing
+from backfill_assets.storage.location import Location
 
 Field = Mapping[str, Any]
 """A column in the JSON of a Delta schema."""
@@ -137,7 +138,7 @@ def require_own_rules(what: str, dataset: Dataset, table: DeltaTable) -> None:
         )
 
 
-def require_rules_as_before(manifest: Manifest, table: DeltaTable, root: Path) -> None:
+def require_rules_as_before(manifest: Manifest, table: DeltaTable, root: Location) -> None:
     """Refuse to bring files back into a table that has a new rule since they left it: their rows may break the rule.
 
     If the log of that time was cleaned up, they are not compared.
@@ -150,7 +151,7 @@ def require_rules_as_before(manifest: Manifest, table: DeltaTable, root: Path) -
     if version is None or not rules:
         return
     with contextlib.suppress(DeltaError):
-        before = own_rules(DeltaTable(root, version=version - 1))
+        before = own_rules(table_at(root, version - 1))
         if new := {name: sql for name, sql in rules.items() if before.get(name) != sql}:
             raise PreconditionError(
                 f"release {manifest.release}: expected the table's own rules as before {manifest.undoes}, found {_named(new)}, "
@@ -195,7 +196,7 @@ def constraints_of(configuration: Mapping[str, str | None]) -> Mapping[str, str]
     return dict(sorted(found.items()))
 
 
-def require_plain_table(root: Path, dataset: Dataset, table: DeltaTable) -> None:
+def require_plain_table(root: Location, dataset: Dataset, table: DeltaTable) -> None:
     """Refuse a table to which no release can be committed.
 
     Raises:
@@ -320,7 +321,7 @@ def require_new_files(manifest: Manifest, active: Active) -> None:
             )
 
 
-def require_files_on_disk(manifest: Manifest, root: Path) -> None:
+def require_files_on_disk(manifest: Manifest, root: Location) -> None:
     """Refuse files that are missing or have another size."""
     lost = missing(root, manifest.added)
     if lost:
@@ -376,7 +377,7 @@ def write(table: DeltaTable, manifest: Manifest, dataset: Dataset, at: dt.dateti
     )
 
 
-def refused(manifest: Manifest, root: Path, error: Exception) -> BackfillError:
+def refused(manifest: Manifest, root: Location, error: Exception) -> BackfillError:
     """Why a commit was not made, and what to do about it."""
     if isinstance(error, OSError):
         return StorageError(

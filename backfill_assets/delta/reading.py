@@ -1,4 +1,4 @@
-"""Reads Delta tables as domain values, their logs as text, and prepares the statistics of the published log."""
+"""Reads Delta tables as domain values, and prepares the statistics of the published log."""
 
 from __future__ import annotations
 
@@ -6,33 +6,26 @@ import datetime as dt
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from backfill_assets.core.canonical import digest, from_json
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import PreconditionError
 from backfill_assets.core.release import CommitKind, DataFile, Manifest, ReleaseKind, TableCommit
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.storage.files import fitting, listed, text_of
-from backfill_assets.storage.layout import RELEASES, is_folder
+from backfill_assets.delta.opening import LOG, Action, actions, commits, is_table, opened, table_at
+from backfill_assets.storage.layout import RELEASES
+from backfill_assets.storage.location import Location
 
-LOG = "_delta_log"
 SEALED = "_sealed_log"
 """The name of a shadow's log after its files belong to the published table: engines find no table there."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_=.+-]+(/[A-Za-z0-9_=.+-]+)*")
-_COMMIT = re.compile(r"(\d{20})\.json")
-
-Action = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -59,26 +52,12 @@ def plain_path(path: str) -> str:
     return path
 
 
-def commits(log: Path) -> tuple[tuple[int, Path], ...]:
-    """The JSON commits of a log folder, oldest first; without compacted logs and checkpoints."""
-    found = ((_COMMIT.fullmatch(path.name), path) for path in listed(log))
-    return tuple(sorted((int(match[1]), path) for match, path in found if match))
-
-
-def actions(commit: Path, kind: str) -> Iterator[Action]:
-    """All actions of one kind in a commit."""
-    for line in text_of(commit).split("\n"):
-        # Parse only the wanted kind: most lines of a release are file actions.
-        if line.startswith(f'{{"{kind}"'):
-            yield json.loads(line)[kind]
-
-
-def shadow_log_folder(shadow: Path) -> Path | None:
+def shadow_log_folder(shadow: Location) -> Location | None:
     """The log of a shadow, sealed or not; ignores a log that a late writer made *after* the sealing."""
-    return next((shadow / name for name in (SEALED, LOG) if is_folder(shadow / name)), None)
+    return next((shadow / name for name in (SEALED, LOG) if (shadow / name).is_folder()), None)
 
 
-def read_shadow(shadow: Path) -> ShadowLog | None:
+def read_shadow(shadow: Location) -> ShadowLog | None:
     """Replay the log of a shadow; None if it has no log.
 
     Raises:
@@ -99,7 +78,7 @@ def read_shadow(shadow: Path) -> ShadowLog | None:
         raise PreconditionError(f"{folder}: its commits cannot be read ({error}); build these days again") from error
 
 
-def is_readable(shadow: Path) -> bool:
+def is_readable(shadow: Location) -> bool:
     """Whether a shadow has a log that can be replayed."""
     try:
         return read_shadow(shadow) is not None
@@ -107,7 +86,7 @@ def is_readable(shadow: Path) -> bool:
         return False
 
 
-def _replayed(found: Sequence[Path]) -> ShadowLog:
+def _replayed(found: Sequence[Location]) -> ShadowLog:
     metadata: Action = {}
     protocol: Action = {}
     adds: dict[str, Action] = {}
@@ -152,32 +131,10 @@ def published_stats(text: str) -> str:
 SCHEMA_COMMIT = "backfill_assets_schema"
 """Metadata key of the commits by which this project creates the table, adds columns or sets its retention."""
 
-_ORNAMENT = re.compile(r"\x1b\[\d+m|↳")
-_FRAME = re.compile(r"\d+: ")
-
 FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
 
 
-def rows_of(root: Path, columns: list[str] | None = None, version: int | None = None) -> pa.Table:
-    """The rows of a table at its newest version or another one, all columns or some.
-
-    Uses Arrow's own file system: with that of delta-rs, Arrow threads close files in Python even while the interpreter
-    exits, and the process aborts after its work is done (delta-io/delta-rs#2184).
-
-    Raises:
-        DeltaError: the folder has no complete Delta table, or not this version.
-    """
-    files = SubTreeFileSystem(str(root), LocalFileSystem())
-    return DeltaTable(root, version=version).to_pyarrow_table(columns=columns, filesystem=files)
-
-
-def error_text(error: Exception) -> str:
-    """The message of a delta-rs error on one line, without its stack trace."""
-    lines = (_ORNAMENT.sub("", line).strip() for line in str(error).splitlines())
-    return ": ".join(takewhile(lambda line: not _FRAME.match(line), lines)) or type(error).__name__
-
-
-def active_files(table: DeltaTable, root: Path, dataset: Dataset) -> FilesByDay:
+def active_files(table: DeltaTable, root: Location, dataset: Dataset) -> FilesByDay:
     """The files of a loaded version by day, with the log's text of their statistics.
 
     If the JSON commit that added a file is gone (replaced by a checkpoint), only the number of records is kept.
@@ -246,19 +203,19 @@ def commits_of(table: DeltaTable, most: int | None = None) -> tuple[TableCommit,
     return tuple(sorted(found, key=lambda commit: commit.version, reverse=True))
 
 
-def manifest_files(table: Path) -> tuple[Path, ...]:
+def manifest_files(table: Location) -> tuple[Location, ...]:
     """The manifests stored beside a table, by name of their release."""
-    return tuple(sorted(fitting(table / RELEASES, "[!.]*.json")))
+    return tuple(sorted((table / RELEASES).fitting("[!.]*.json")))
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Location) -> Manifest:
     """A manifest stored beside the table.
 
     Raises:
         PreconditionError: it cannot be read.
     """
     try:
-        return from_json(Manifest, text_of(path))
+        return from_json(Manifest, path.text())
     except ValueError as error:
         raise PreconditionError(
             f"{path}: the manifest cannot be read ({error}); restore the file from a backup"
@@ -287,28 +244,7 @@ def _by_day(files: Iterable[DataFile]) -> FilesByDay:
     return {day: tuple(sorted(grouped[day], key=lambda f: f.path)) for day in sorted(grouped)}
 
 
-def is_table(path: Path) -> bool:
-    """Whether this folder is a Delta table."""
-    return any(fitting(path / LOG, "*.json"))
-
-
-def tables_in(folder: Path) -> tuple[Path, ...]:
-    """The Delta tables directly in a folder, by name."""
-    return tuple(path for path in sorted(listed(folder)) if is_table(path))
-
-
-def opened(place: Path, version: int | None = None) -> DeltaTable:
-    """A table of others at a version; raises ValueError if there is none yet, or delta-rs would read another folder."""
-    # Delta-rs would look for each version in between, which takes for ever.
-    if version is not None and version > (newest := max((number for number, _ in commits(place / LOG)), default=-1)):
-        raise ValueError(f"there is no version {version}, the newest is {newest}")
-    # Its log is read from the path as if that were part of a URL.
-    if (other := unquote(str(place))) != str(place):
-        raise ValueError(f"because of the % in its path, {other} would be read; rename the folder")
-    return DeltaTable(place, version=version)
-
-
-def held_by_day(place: Path, column: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+def held_by_day(place: Location, column: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
     """A digest (hex) by day of the table's files for it; of all files if it is not partitioned by `column`.
 
     Raises:
@@ -377,20 +313,20 @@ def files_of_days(table: DeltaTable, column: str, days: Collection[dt.date]) -> 
     return {file: day for file, day in files.items() if day in asked}
 
 
-def rows_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, int]:
+def rows_by_day(path: Location, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, int]:
     """Number of rows by day, from the table's log only."""
     counts = dict.fromkeys(days, 0)
-    for file in add_actions(DeltaTable(path), "num_records", "partition"):
+    for file in add_actions(table_at(path), "num_records", "partition"):
         if (day := file["partition"][partition]) in counts:
             counts[day] += file["num_records"]
     return counts
 
 
-def digests_by_day(path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+def digests_by_day(path: Location, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
     """The digest of a table's files by day, as `write_days` returns it; empty if there is no table."""
     if not is_table(path):
         return {}
-    table = DeltaTable(path)
+    table = table_at(path)
     if "deletionVectors" in (table.protocol().reader_features or ()):
         # A deletion vector removes rows from a file that keeps its name; `write_days` makes none.
         return {}

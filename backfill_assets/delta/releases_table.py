@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass, fields
 from typing import Final
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
 from backfill_assets.core.unit import ReleaseHead, ReleaseRecord
 from backfill_assets.dataset.consistency import DATA_RELEASES
-from backfill_assets.delta.reading import rows_of
+from backfill_assets.delta.opening import has_table, rows_of, table_at
 from backfill_assets.delta.shadows import set_aside_torn
-from backfill_assets.storage.files import make_folder, sync
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import sync
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class ReleasesTable:
 
     def read(self) -> tuple[ReleaseRow, ...] | None:
         """All rows; None if there is no table, or it cannot be read or has other columns."""
-        if not DeltaTable.is_deltatable(str(self._root)):
+        if not has_table(self._root):
             return None
         try:
             found = rows_of(self._root)
@@ -123,13 +123,14 @@ class ReleasesTable:
 
     def write(self, rows: Sequence[ReleaseRow]) -> None:
         """Replace the table with these rows in one commit."""
-        make_folder(self._root.parent)
+        self._root.parent.make_folder()
         set_aside_torn(self._root, self._aside, sync)
         write_deltalake(
-            self._root,
+            str(self._root),
             pa.Table.from_pylist([asdict(row) for row in rows], schema=_SCHEMA),
             mode="overwrite",
             schema_mode="overwrite",
+            storage_options=self._root.storage_options,
             configuration={"delta.logRetentionDuration": f"interval {_KEPT.days} days"},
         )
-        DeltaTable(self._root).vacuum(_KEPT // dt.timedelta(hours=1), dry_run=False)
+        table_at(self._root).vacuum(_KEPT // dt.timedelta(hours=1), dry_run=False)

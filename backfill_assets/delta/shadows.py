@@ -6,20 +6,20 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from urllib.parse import unquote
 
 from backfill_assets.core.errors import PreconditionError, StorageError
 from backfill_assets.core.release import DataFile
-from backfill_assets.delta.reading import LOG, actions, commits, plain_path, shadow_log_folder
-from backfill_assets.storage.files import Sync, altered, fitting, move_into, sync, text_of
+from backfill_assets.delta.opening import LOG, actions, commits
+from backfill_assets.delta.reading import plain_path, shadow_log_folder
+from backfill_assets.storage.location import Location, Sync, move_into, parents_up_to, sync
 
 _CHECKPOINTS = "[0-9]*.checkpoint*"
 _LAST_CHECKPOINT = "_last_checkpoint"
 
 
 @contextmanager
-def _confirmed(place: Path) -> Iterator[None]:
+def _confirmed(place: Location) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
@@ -34,7 +34,7 @@ def _confirmed(place: Path) -> Iterator[None]:
         ) from error
 
 
-def sync_shadow(root: Path, folder: str, files: Iterable[str], bring: Sync) -> None:
+def sync_shadow(root: Location, folder: str, files: Iterable[str], bring: Sync) -> None:
     """Sync a shadow's log and data files to the disk, with all their folders: engines do not do that.
 
     Raises:
@@ -48,7 +48,7 @@ def sync_shadow(root: Path, folder: str, files: Iterable[str], bring: Sync) -> N
         )
 
 
-def sync_commits(root: Path, above: int, bring: Sync) -> None:
+def sync_commits(root: Location, above: int, bring: Sync) -> None:
     """Sync the commits and checkpoints after version `above` to the disk: delta-rs only hands them to the system.
 
     Raises:
@@ -60,7 +60,7 @@ def sync_commits(root: Path, above: int, bring: Sync) -> None:
         bring(root / LOG)
 
 
-def keep(root: Path, files: Iterable[str], bring: Sync = sync) -> None:
+def keep(root: Location, files: Iterable[str], bring: Sync = sync) -> None:
     """Sync data files of a table and its complete log to the disk, with all their folders.
 
     The complete log, because the writer of an earlier commit may have died before its sync, and a log must have no gap.
@@ -69,7 +69,7 @@ def keep(root: Path, files: Iterable[str], bring: Sync = sync) -> None:
         StorageError: the disk does not confirm them.
     """
 
-    def bring_if_there(path: Path) -> None:
+    def bring_if_there(path: Location) -> None:
         # Another commit may have removed a file again, and engines clean up old commits.
         with suppress(FileNotFoundError):
             bring(path)
@@ -80,7 +80,7 @@ def keep(root: Path, files: Iterable[str], bring: Sync = sync) -> None:
 
 
 @contextmanager
-def kept(root: Path, bring: Sync = sync) -> Iterator[None]:
+def kept(root: Location, bring: Sync = sync) -> Iterator[None]:
     """Sync to the disk what the block commits to a table, with all folders; engines do not do that.
 
     Raises:
@@ -93,23 +93,23 @@ def kept(root: Path, bring: Sync = sync) -> Iterator[None]:
         keep(root, [add["path"] for commit in new for add in actions(commit, "add")], bring)
 
 
-def _log_files(log: Path, above: int) -> Iterator[Path]:
+def _log_files(log: Location, above: int) -> Iterator[Location]:
     """The commits after a version, then their checkpoints and the pointer to the newest one."""
     yield from (path for version, path in commits(log) if version > above)
-    yield from (path for path in sorted(fitting(log, _CHECKPOINTS)) if int(path.name.partition(".")[0]) > above)
-    yield from fitting(log, _LAST_CHECKPOINT)
+    yield from (path for path in sorted(log.fitting(_CHECKPOINTS)) if int(path.name.partition(".")[0]) > above)
+    yield from log.fitting(_LAST_CHECKPOINT)
 
 
-def _bring_with_folders(root: Path, paths: Sequence[Path], bring: Sync) -> None:
+def _bring_with_folders(root: Location, paths: Sequence[Location], bring: Sync) -> None:
     """Sync files below `root` to the disk, then their folders, and the two above `root`, which may be new too."""
     for path in paths:
         bring(path)
-    inner = {parent for path in paths for parent in path.parents if parent.is_relative_to(root)}
+    inner = {folder for path in paths for folder in parents_up_to(path, root)}
     for folder in sorted(inner | ({root.parent, root.parent.parent} if paths else set())):
         bring(folder)
 
 
-def set_aside(folder: Path, version: int, aside: Path, bring: Sync) -> None:
+def set_aside(folder: Location, version: int, aside: Location, bring: Sync) -> None:
     """Move a commit out of the log in `folder`, with its checksums and its checkpoint, into `aside`.
 
     Skips files that are already gone. Moves the commit last: while it is there, a later run can complete the move.
@@ -121,19 +121,19 @@ def set_aside(folder: Path, version: int, aside: Path, bring: Sync) -> None:
     move_into(aside, [folder / file for file in names], bring)
 
 
-def set_aside_checkpoint(folder: Path, version: int, aside: Path, bring: Sync) -> None:
+def set_aside_checkpoint(folder: Location, version: int, aside: Location, bring: Sync) -> None:
     """Move the checkpoint of a version out of the log in `folder` into `aside`, with the pointer to the newest one."""
     if found := checkpoint_files(folder, version):
         # The pointer first: without it, readers search for the newest checkpoint.
         move_into(aside, [folder / _LAST_CHECKPOINT, *found], bring)
 
 
-def checkpoint_files(folder: Path, version: int) -> tuple[Path, ...]:
+def checkpoint_files(folder: Location, version: int) -> tuple[Location, ...]:
     """The checkpoint files of a version in a log folder."""
-    return tuple(sorted(fitting(folder, f"{version:020}.checkpoint*")))
+    return tuple(sorted(folder.fitting(f"{version:020}.checkpoint*")))
 
 
-def set_aside_torn(root: Path, aside: Path, bring: Sync) -> bool:
+def set_aside_torn(root: Location, aside: Location, bring: Sync) -> bool:
     """Move the newest commit of a table into `aside` if it is incomplete; returns whether it was.
 
     Only a complete commit counts, so moving an incomplete one loses nothing.
@@ -145,9 +145,9 @@ def set_aside_torn(root: Path, aside: Path, bring: Sync) -> bool:
     return True
 
 
-def _torn(commit: Path) -> bool:
+def _torn(commit: Location) -> bool:
     try:
-        actions = [json.loads(line) for line in text_of(commit).split("\n") if line.strip()]
+        actions = [json.loads(line) for line in commit.text().split("\n") if line.strip()]
     except ValueError:
         return True
     infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
@@ -173,17 +173,17 @@ def shadow_folder(folder: str) -> str:
     return folder
 
 
-def missing(root: Path, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
+def missing(root: Location, files: Iterable[DataFile]) -> tuple[DataFile, ...]:
     """The files that do not exist below `root` as regular Parquet files of their size; a link counts as missing."""
     wanted = tuple(files)
     gone = lost(root, {f.path: f.size for f in wanted})
     return tuple(f for f in wanted if f.path in gone)
 
 
-def lost(root: Path, sizes: Mapping[str, int]) -> frozenset[str]:
+def lost(root: Location, sizes: Mapping[str, int]) -> frozenset[str]:
     """The same for paths, each with the size in bytes that its file should have.
 
     Raises:
         PreconditionError: a path is not a plain one below `root`.
     """
-    return altered(root, {plain_path(path): size for path, size in sizes.items()}, _PARQUET)
+    return root.altered({plain_path(path): size for path, size in sizes.items()}, _PARQUET)

@@ -7,21 +7,20 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
 from backfill_assets.core.errors import LayoutError, PreconditionError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import SHADOW, StoredFile
-from backfill_assets.delta import reading, shadows
-from backfill_assets.delta.reading import LOG, add_actions, commits, error_text, manifest_files, read_manifest
-from backfill_assets.storage.files import end_of, files_below, fitting, remove, size_of, sync
-from backfill_assets.storage.layout import RELEASES, Layout, below
+from backfill_assets.delta import opening, shadows
+from backfill_assets.delta.opening import LOG, commits, error_text, has_table, table_at
+from backfill_assets.delta.reading import add_actions, manifest_files, read_manifest
+from backfill_assets.storage.layout import RELEASES, Layout
+from backfill_assets.storage.location import Location, remove_all, sync
 
 
 @dataclass(frozen=True)
@@ -131,24 +130,24 @@ class StoredTables:
         root = self.layout.at(place)
         targets = [(path, root / path) for path in paths]
         for path, target in targets:
-            if below(root, path) != target.absolute() or re.fullmatch(r"\d{20}\..+", target.name):
+            if root.below(path) != target or re.fullmatch(r"\d{20}\..+", target.name):
                 raise PreconditionError(f"{path!r} is not an unfinished file below {root}; nothing was removed")
-        remove(target for _, target in targets)
+        remove_all(target for _, target in targets)
 
-    def _look_or_problem(self, place: str, layer: str, dataset: str, root: Path) -> StoredTable:
+    def _look_or_problem(self, place: str, layer: str, dataset: str, root: Location) -> StoredTable:
         try:
             return self._look(place, layer, dataset, root)
         except (LayoutError, OSError, ValueError) as error:
             # A line before the last one of an old commit, which a checkpoint covers, may be damaged.
             return StoredTable(place, layer, dataset, problem=str(error))
 
-    def _look(self, place: str, layer: str, dataset: str, root: Path) -> StoredTable:
+    def _look(self, place: str, layer: str, dataset: str, root: Location) -> StoredTable:
         log = commits(root / LOG)
         versions = [version for version, _ in log]
         damaged = tuple(DamagedCommit(v, found) for v, commit in log if (found := _damage(commit)))
         sound = [version for version in versions if version not in {commit.version for commit in damaged}]
         problem, active = _active(root)
-        stored = files_below(root, root, without=SHADOW, links=True)
+        stored = root.files(root, without=SHADOW, links=True)
         files = {file.path: file for file in sorted(stored, key=lambda file: file.path)}
         newest = files.get(f"{LOG}/{log[-1][1].name}") if log else None
         adopted = layer == Layer.published and self.layout.is_adopted(dataset)
@@ -173,14 +172,14 @@ class StoredTables:
             orphans=() if problem or damaged or adopted else tuple(_orphans(files.values(), active, log)),
             manifests=tuple(_unreadable(root)),
             torn_checkpoints=_torn_checkpoints(root / LOG, versions) if problem else (),
-            set_aside=tuple(sorted({int(f.name[:20]) for f in fitting(self.layout.aside_path(place), "[0-9]*.json*")})),
+            set_aside=tuple(sorted({int(f.name[:20]) for f in self.layout.aside_path(place).fitting("[0-9]*.json*")})),
         )
 
 
-def _torn_checkpoints(folder: Path, versions: Sequence[int]) -> tuple[int, ...]:
+def _torn_checkpoints(folder: Location, versions: Sequence[int]) -> tuple[int, ...]:
     """Versions with an unreadable checkpoint, if the commits reach back to the first one or a complete checkpoint."""
     intact: dict[int, bool] = {}
-    for path in fitting(folder, "[0-9]*.checkpoint*.parquet"):
+    for path in folder.fitting("[0-9]*.checkpoint*.parquet"):
         version = int(path.name.partition(".")[0])
         intact[version] = intact.get(version, True) and _is_parquet(path)
     torn = tuple(sorted(version for version, sound in intact.items() if not sound))
@@ -188,29 +187,30 @@ def _torn_checkpoints(folder: Path, versions: Sequence[int]) -> tuple[int, ...]:
     return torn if torn and versions and set(range(last + 1, versions[-1] + 1)) <= set(versions) else ()
 
 
-def _is_parquet(path: Path) -> bool:
+def _is_parquet(path: Location) -> bool:
     try:
-        parquet.read_metadata(path)
+        with path.reader() as file:
+            parquet.read_metadata(file)
     except (pa.ArrowException, OSError):
         return False
     return True
 
 
-def _active(root: Path) -> tuple[str, Mapping[str, int]]:
+def _active(root: Location) -> tuple[str, Mapping[str, int]]:
     """Why the newest version cannot be read, and the size of each of its files; both empty if there is no version."""
-    if not DeltaTable.is_deltatable(str(root)):
+    if not has_table(root):
         return "", {}
     try:
-        table = DeltaTable(root)
+        table = table_at(root)
         return "", {add["path"]: add["size_bytes"] for add in add_actions(table, "path", "size_bytes")}
     except DeltaError as error:
         return error_text(error), {}
 
 
-def _rows(root: Path, version: int) -> Mapping[dt.date, int]:
+def _rows(root: Location, version: int) -> Mapping[dt.date, int]:
     counts: dict[dt.date, int] = {}
     try:
-        found = add_actions(DeltaTable(root, version=version), "num_records", "partition")
+        found = add_actions(table_at(root, version), "num_records", "partition")
     except DeltaError:
         return counts  # the newest version is unreadable too, and its `problem` says why
     for add in found:
@@ -221,23 +221,23 @@ def _rows(root: Path, version: int) -> Mapping[dt.date, int]:
 
 
 def _orphans(
-    files: Iterable[StoredFile], active: Mapping[str, int], commits: Sequence[tuple[int, Path]]
+    files: Iterable[StoredFile], active: Mapping[str, int], commits: Sequence[tuple[int, Location]]
 ) -> Iterator[StoredFile]:
     unread = [f for f in files if _is_data(f.path) and f.path not in active]
     # After a clean-up of commits, a file that left the table long ago looks like an orphan; VACUUM deletes it.
     if unread and commits and commits[0][0] == 0:
         kinds = ("add", "remove")
-        named = {action["path"] for _, commit in commits for kind in kinds for action in reading.actions(commit, kind)}
+        named = {action["path"] for _, commit in commits for kind in kinds for action in opening.actions(commit, kind)}
         yield from (file for file in unread if file.path not in named)
 
 
-def _damage(commit: Path) -> str:
+def _damage(commit: Location) -> str:
     # Read only the end: commits of long histories are big, and a cut shows at the end.
-    tail = end_of(commit, _TAIL).rstrip()
+    tail = commit.end(_TAIL).rstrip()
     if not tail:
         return "is empty"
     if b"\n" not in tail:
-        tail = end_of(commit).rstrip()
+        tail = commit.end().rstrip()
     try:
         json.loads(tail.rpartition(b"\n")[2])
     except ValueError:
@@ -245,9 +245,9 @@ def _damage(commit: Path) -> str:
     return ""
 
 
-def _lost(root: Path, active: Mapping[str, int]) -> Iterator[LostFile]:
+def _lost(root: Location, active: Mapping[str, int]) -> Iterator[LostFile]:
     for path, size in sorted(active.items()):
-        if (found := size_of(root / path)) != size:
+        if (found := (root / path).size()) != size:
             yield LostFile(path, size, found)
 
 
@@ -265,9 +265,9 @@ def _is_data(path: str) -> bool:
     return path.endswith(".parquet") and not any(part.startswith(_HIDDEN) for part in path.split("/"))
 
 
-def _unreadable(root: Path) -> Iterator[str]:
+def _unreadable(root: Location) -> Iterator[str]:
     for path in manifest_files(root):
         try:
             read_manifest(path)
         except PreconditionError:
-            yield path.stem
+            yield path.name.removesuffix(".json")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterable
-from pathlib import Path
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -24,30 +23,20 @@ from backfill_assets.core.release import (
     shadow_of,
 )
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.delta import commit, reading, shadows
+from backfill_assets.delta import commit, opening, reading, shadows
 from backfill_assets.delta.commit import Types, in_doubt, refused, write
+from backfill_assets.delta.opening import error_text
 from backfill_assets.delta.reading import (
     SCHEMA_COMMIT,
     FilesByDay,
     active_files,
     commits_of,
-    error_text,
     manifest_files,
     read_manifest,
     shadow_files,
 )
-from backfill_assets.storage.files import (
-    Sync,
-    files_below,
-    fitting,
-    make_folder,
-    remove,
-    rename,
-    stamp_of,
-    sync,
-    write_atomically,
-)
-from backfill_assets.storage.layout import RELEASES, Layout, below, is_folder
+from backfill_assets.storage.layout import RELEASES, Layout
+from backfill_assets.storage.location import Location, Sync, parents_up_to, remove_all, sync
 from backfill_assets.system import Clock
 
 
@@ -62,7 +51,7 @@ class PublishedTable:
         self._last: tuple[tuple[object, ...], FilesByDay] | None = None
 
     @property
-    def _root(self) -> Path:
+    def _root(self) -> Location:
         # Looked up each time: the table may be adopted, or given back, while this process runs.
         return self._layout.published_path(self._dataset.name)
 
@@ -82,7 +71,7 @@ class PublishedTable:
 
     def exists(self) -> bool:
         """Whether the table has been created."""
-        return DeltaTable.is_deltatable(str(self._root))
+        return opening.has_table(self._root)
 
     def version(self) -> int:
         """The newest version; -1 while there is no table."""
@@ -104,7 +93,7 @@ class PublishedTable:
             TimeTravelError: the log does not reach back to that version.
         """
         try:
-            table = DeltaTable(self._root, version=version)
+            table = opening.table_at(self._root, version)
         except DeltaError as error:
             raise TimeTravelError(
                 f"{self._root}: its log no longer has version {version} ({error_text(error)}); read the newest version, "
@@ -230,8 +219,8 @@ class PublishedTable:
         edge = int(moment.timestamp() * 1000)
         return frozenset(
             removed["path"]
-            for _, file in reading.commits(self._root / reading.LOG)
-            for removed in reading.actions(file, "remove")
+            for _, file in opening.commits(self._root / opening.LOG)
+            for removed in opening.actions(file, "remove")
             # Without a time it is unknown how long readers had: keep the file.
             if removed.get("deletionTimestamp") is None or removed["deletionTimestamp"] >= edge
         )
@@ -247,7 +236,7 @@ class PublishedTable:
     def store_manifest(self, manifest: Manifest) -> None:
         """Write the manifest beside the table, completely or not at all."""
         name = reading.plain_path(f"{manifest.release}.json")
-        write_atomically(self._root / RELEASES / name, manifest.to_json())
+        (self._root / RELEASES / name).write(manifest.to_json())
 
     def manifests(self) -> tuple[Manifest, ...]:
         """All manifests stored beside the table, by name.
@@ -264,24 +253,24 @@ class PublishedTable:
             StorageError: the folder is not writable.
         """
         shadow = self._root / shadows.shadow_folder(folder)
-        if is_folder(shadow / reading.SEALED):
+        if (shadow / reading.SEALED).is_folder():
             return
         try:
-            rename(shadow / reading.LOG, reading.SEALED)
+            (shadow / opening.LOG).rename_folder(reading.SEALED)
         except FileNotFoundError:
             # The shadow is empty, or another process has just sealed it.
             return
         except OSError as error:
             raise StorageError(
-                f"{shadow / reading.LOG} cannot be renamed ({error.strerror}), which is the last step of its release: "
+                f"{shadow / opening.LOG} cannot be renamed ({error.strerror}), which is the last step of its release: "
                 "readers already see it; let this user write there, and repeat the command"
             ) from error
-        sync(shadow)
+        shadow.sync()
 
     def stored_files(self) -> tuple[StoredFile, ...]:
         """Every regular file under `_shadow/`, logs included; links are neither listed nor followed."""
         top = self._root / SHADOW
-        return tuple(sorted(files_below(top, self._root), key=lambda file: file.path)) if is_folder(top) else ()
+        return tuple(sorted(top.files(self._root), key=lambda file: file.path)) if top.is_folder() else ()
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files under `_shadow/` and the folders that become empty; ignores files that are already gone.
@@ -290,26 +279,26 @@ class PublishedTable:
             PreconditionError: a path is elsewhere or goes through a link; then nothing is deleted.
         """
         # The log goes first: a half-deleted folder must not look like a table.
-        files = [self._deletable(path) for path in sorted(paths, key=lambda p: (f"/{reading.LOG}/" not in p, p))]
-        logs = {file.parent for file in files if file.parent.name == reading.LOG}
+        files = [self._deletable(path) for path in sorted(paths, key=lambda p: (f"/{opening.LOG}/" not in p, p))]
+        logs = {file.parent for file in files if file.parent.name == opening.LOG}
         # Spark creates folders in a log that always stay empty.
-        folders = {path for log in logs for path in fitting(log, "*")}
+        folders = {path for log in logs for path in log.fitting("*")}
         top = self._root / SHADOW
-        folders |= {parent for file in files for parent in file.parents if parent.is_relative_to(top) and parent != top}
-        remove(files, folders)
+        folders |= {folder for file in files for folder in parents_up_to(file, top) if folder != top}
+        remove_all(files, folders)
 
-    def _deletable(self, path: str) -> Path:
-        parts = Path(path).parts
+    def _deletable(self, path: str) -> Location:
+        parts = path.split("/")
         if len(parts) < 2 or parts[0] != SHADOW or ".." in parts:  # noqa: PLR2004  # a file in it
             raise PreconditionError(f"{path!r} is not a file below {SHADOW}/; only such files may be deleted")
-        if below(self._root, path) != self._root / path:
+        if self._root.below(path) != self._root / path:
             raise PreconditionError(f"{path!r} goes through a link; only files below {SHADOW}/ itself may be deleted")
         return self._root / path
 
     def _files_of(self, table: DeltaTable) -> FilesByDay:
         # A version never changes, except by a restored backup: it may have other files, and another commit file.
         version = table.version()
-        which = (table.metadata().id, version, stamp_of(self._root / reading.LOG / f"{version:020}.json"))
+        which = (table.metadata().id, version, (self._root / opening.LOG / f"{version:020}.json").stamp())
         last = self._last
         if last is None or last[0] != which:
             self._last = last = (which, active_files(table, self._root, self._dataset))
@@ -317,7 +306,7 @@ class PublishedTable:
 
     def _open(self) -> DeltaTable:
         try:
-            return DeltaTable(self._root)
+            return opening.table_at(self._root)
         except DeltaError as error:
             raise PreconditionError(
                 f"{self._root}: its Delta log cannot be read ({error_text(error)}); if a power cut left a release's commit "
@@ -325,13 +314,14 @@ class PublishedTable:
             ) from error
 
     def _create(self, declared: Types) -> None:
-        make_folder(self._root)
+        self._root.make_folder()
         DeltaTable.create(
             str(self._root),
             commit.delta_schema(declared),
             mode="error",
             partition_by=[self._dataset.partition_column],
             configuration=commit.kept_too_short({}, self._kept),
+            storage_options=self._root.storage_options,
             commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "create"}),
         )
 
@@ -388,7 +378,7 @@ class PublishedTable:
             ) from error
 
     def _read_back(self, manifest: Manifest, version: int, before: FilesByDay) -> None:
-        table = DeltaTable(self._root, version=version)
+        table = opening.table_at(self._root, version)
         found = identities(self._files_of(table))
         wanted = identities(before) - {f.identity for f in manifest.removed} | {f.identity for f in manifest.added}
         if found != wanted:

@@ -20,7 +20,8 @@ from backfill_assets.core.release import (
     shadow_of,
 )
 from backfill_assets.core.unit import Lock, ReleaseRecord, UnitState
-from backfill_assets.delta.reading import LOG, SEALED
+from backfill_assets.delta.opening import LOG
+from backfill_assets.delta.reading import SEALED
 from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.findings import RECONCILE, RESTORE_MANIFESTS, Finding, Repair, RepairKind

@@ -21,9 +21,12 @@ from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force, place_of
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.reading import held_by_day, is_table
-from backfill_assets.storage.files import read_from, sha256_of
-from backfill_assets.storage.layout import Layout, is_file
+from backfill_assets.delta.opening import is_table
+from backfill_assets.delta.reading import held_by_day
+from backfill_assets.storage.disk import sha256_of
+from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import Location
+from backfill_assets.storage.sources import read_from
 
 Deliveries = Mapping[dt.date, Sequence[Delivery]]
 """Deliveries by delivery day."""
@@ -204,7 +207,7 @@ def reference_file(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
     """
     relative = loaded.dataset.references[name].path
     path = layout.source_file(relative)
-    if not is_file(path):
+    if not layout.source_place(relative).is_there():
         raise SourceError(
             f"{loaded.name}: the file of reference {name}, {relative}, is not in {layout.sources}; "
             f"put it there, or correct references.{name}.path in dataset.yaml"
@@ -231,7 +234,7 @@ def golden_fingerprints(
         place = golden_place(loaded, layout, name)
         if golden.file is not None:
             with read_from(f"the file of golden source {name}"):
-                held: Mapping[dt.date, str] = dict.fromkeys(days, sha256_of(place))
+                held: Mapping[dt.date, str] = dict.fromkeys(days, sha256_of(layout.source_file(golden.file.path)))
         else:
             # A query may compute a day from other days.
             column = loaded.dataset.partition_column if golden.sql is None else ""
@@ -252,7 +255,7 @@ def golden_key(loaded: LoadedDataset, name: str, *path: str) -> str:
     return f"{loaded.folder / 'dataset.yaml'}: {'.'.join(('golden', name, *path))}"
 
 
-def golden_place(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
+def golden_place(loaded: LoadedDataset, layout: Layout, name: str) -> Location:
     """The file of a golden source, or the folder of its Delta table.
 
     Raises:
@@ -261,15 +264,15 @@ def golden_place(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
     """
     golden = loaded.dataset.golden[name]
     if golden.file is not None:
-        path = layout.source_file(golden.file.path)
-        what, relative, key, there = "file", golden.file.path, "file.path", is_file(path)
+        place = layout.source_place(golden.file.path)
+        what, relative, key, there = "file", golden.file.path, "file.path", place.is_there()
     else:
         relative = golden.table or ""
-        path = layout.source_file(relative)
-        what, key, there = "Delta table", "table", is_table(path)
+        place = layout.source_place(relative)
+        what, key, there = "Delta table", "table", is_table(place)
     if not there:
         raise SourceError(
             f"{golden_key(loaded, name)}: the {what} {relative} is not in {layout.sources}; "
             f"put it there, or correct golden.{name}.{key}"
         )
-    return path
+    return place

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 
 from deltalake.exceptions import DeltaError
@@ -18,8 +17,10 @@ from backfill_assets.core.text import in_one_line, shortened
 from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.table_source import TableSource
-from backfill_assets.delta.reading import HeldDay, error_text, held_days, is_table, opened
+from backfill_assets.delta.opening import error_text, is_table, opened
+from backfill_assets.delta.reading import HeldDay, held_days
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import Location
 from backfill_assets.warehouse import OnWarehouse
 
 _SHOWN: Final = 60
@@ -49,7 +50,7 @@ def source_key(loaded: LoadedDataset, *path: str) -> str:
     return f"{loaded.folder / 'dataset.yaml'}: {'.'.join(('source', *path))}"
 
 
-def require_another_table(loaded: LoadedDataset, layout: Layout, published: Path) -> None:
+def require_another_table(loaded: LoadedDataset, layout: Layout, published: Location) -> None:
     """Refuse a source that is the dataset's own published table: each release would be read again as new rows.
 
     Raises:
@@ -57,7 +58,7 @@ def require_another_table(loaded: LoadedDataset, layout: Layout, published: Path
         LayoutError: a link leads out of the sources folder.
     """
     source = loaded.dataset.source
-    if isinstance(source, TableSource) and layout.source_file(source.table) == published.resolve():
+    if isinstance(source, TableSource) and layout.source_place(source.table) == published.resolved():
         raise SourceError(
             f"{source_key(loaded, 'table')}: {source.table} is the published table of {loaded.name} itself, so each release would "
             "be read again as new rows; name the table that its rows come from"
@@ -81,7 +82,7 @@ def table_version(loaded: LoadedDataset, layout: Layout, number: int | None = No
         LayoutError: a link leads out of the sources folder.
     """
     source, key = table_of(loaded), source_key(loaded, "table")
-    place = layout.source_file(source.table)
+    place = layout.source_place(source.table)
     require_another_table(loaded, layout, layout.link(loaded.name))
     if not is_table(place):
         raise SourceError(

@@ -20,7 +20,7 @@ from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.evidence.basis import published_among
 from backfill_assets.evidence.inputs import Deliveries, force_by_day, origins
 from backfill_assets.evidence.known_deliveries import KnownDeliveries, SourceFingerprints
-from backfill_assets.storage.files import SourceFile, discover
+from backfill_assets.storage.sources import SourceFile, discover
 from backfill_assets.warehouse import OnWarehouse
 
 

@@ -21,7 +21,7 @@ from backfill_assets.orchestration.release_events import (
 )
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.rollback import RolledBack
-from backfill_assets.storage.layout import below
+from backfill_assets.storage.disk import below
 from dagster_batched_events import batched_events
 
 _TYPES: Mapping[object, Any] = {

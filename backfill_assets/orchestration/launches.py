@@ -31,7 +31,7 @@ from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.definition import Dataset, Publication
 from backfill_assets.dataset.yaml import content_of, decoded, read_yaml
 from backfill_assets.orchestration.names import asset_key, days_of, op_name
-from backfill_assets.storage.layout import below
+from backfill_assets.storage.disk import below
 
 _SHOWN = 100
 _TAGGED = f"tag {CONTRACT_TAG}"

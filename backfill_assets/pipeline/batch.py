@@ -30,7 +30,7 @@ from backfill_assets.pipeline.land import Landing
 from backfill_assets.pipeline.measure import Neighbours, Sides, measure, measure_upstreams, week_around
 from backfill_assets.pipeline.samples import Samples, columns_behind, failed_days, sample
 from backfill_assets.pipeline.stage import aggregates_deliveries, held_in_staging, rows_in_staging, stage
-from backfill_assets.storage.files import gone_from_sources
+from backfill_assets.storage.sources import gone_from_sources
 
 Days = tuple[dt.date, ...]
 _TRIES: Final = 3

@@ -18,7 +18,7 @@ from backfill_assets.dataset.deliveries import DeliveryStanding, heads, place_of
 from backfill_assets.evidence.basis import published_among
 from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.pipeline.land import land
-from backfill_assets.storage.files import SourceFile, discover
+from backfill_assets.storage.sources import SourceFile, discover
 
 Days = tuple[dt.date, ...]
 

@@ -6,10 +6,8 @@ import datetime as dt
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from pathlib import Path
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
@@ -18,12 +16,14 @@ from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.reading import files_of_days, is_table
+from backfill_assets.delta.opening import is_table, table_at
+from backfill_assets.delta.reading import files_of_days
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.pipeline.run_models import reference_tables
 from backfill_assets.pipeline.stage import staged_table
 from backfill_assets.pipeline.tables import in_days, read_days, read_table, struct_of, with_declared_columns
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import Location
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def require_declared_columns(layout: Layout, upstreams: Collection[UpstreamDays]
             )
 
 
-def _upstream_tables(layout: Layout, upstream: UpstreamDays) -> Iterator[tuple[Path, tuple[dt.date, ...]]]:
+def _upstream_tables(layout: Layout, upstream: UpstreamDays) -> Iterator[tuple[Location, tuple[dt.date, ...]]]:
     """The tables that days of an upstream are read from, each with its days."""
     loaded = upstream.loaded
     for place, days in sorted(upstream.places.items()):
@@ -148,11 +148,11 @@ def _upstream_tables(layout: Layout, upstream: UpstreamDays) -> Iterator[tuple[P
             yield path, days
 
 
-def _missing(path: Path, days: Collection[dt.date], dataset: Dataset) -> Iterator[tuple[str, dt.date]]:
+def _missing(path: Location, days: Collection[dt.date], dataset: Dataset) -> Iterator[tuple[str, dt.date]]:
     """The declared columns that are missing in files of a table, each with the day of the file."""
     # The day is in the path of a file, not in the file.
     declared = dataset.columns.keys() - {dataset.partition_column}
-    for file, day in files_of_days(DeltaTable(path), dataset.partition_column, days).items():
+    for file, day in files_of_days(table_at(path), dataset.partition_column, days).items():
         try:
             with parquet.ParquetFile(path / file) as read:
                 schema = read.schema_arrow

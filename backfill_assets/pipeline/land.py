@@ -6,10 +6,8 @@ import datetime as dt
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from backfill_assets.core.days import day_range, format_days
@@ -27,7 +25,8 @@ from backfill_assets.dataset.deliveries import (
 )
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.reading import form_of, reading_of
-from backfill_assets.delta.reading import files_of_days, is_table, rows_by_day
+from backfill_assets.delta.opening import is_table, table_at
+from backfill_assets.delta.reading import files_of_days, rows_by_day
 from backfill_assets.delta.shadows import keep, kept
 from backfill_assets.evidence.inputs import lost_days
 from backfill_assets.extracts.take import Extracts
@@ -43,8 +42,10 @@ from backfill_assets.pipeline.raw_table import (
     rows_in_raw,
 )
 from backfill_assets.pipeline.tables import days_condition, literal, read_table, renamed, replace_where
-from backfill_assets.storage.files import EPOCH, SourceFile, discover, require_sources, sha256_of, size_of
+from backfill_assets.storage.disk import sha256_of, size_of
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import Location
+from backfill_assets.storage.sources import EPOCH, SourceFile, discover, require_sources
 from backfill_assets.warehouse import OnWarehouse
 
 
@@ -74,7 +75,7 @@ def land(
     counts, before = rows_in_raw(path, days, form_of(reading_of(source))), rows or {}
     if any(f.content in counts for f in files):
         # The run that landed them may have died before they were on the disk.
-        keep(path, files_of_days(DeltaTable(path), DELIVERY_DAY, days))
+        keep(path, files_of_days(table_at(path), DELIVERY_DAY, days))
     missing = {f for f in files if f.content not in counts}
     short = missing | {f for f in files if f.content in before and counts.get(f.content) != before[f.content]}
     fresh = [f for f in files if f in short and f.size]
@@ -92,7 +93,7 @@ def land(
 
 
 def _require_still(
-    spark: SparkSession, loaded: LoadedDataset, path: Path, seen: Sequence[SourceFile], landed: Sequence[SourceFile]
+    spark: SparkSession, loaded: LoadedDataset, path: Location, seen: Sequence[SourceFile], landed: Sequence[SourceFile]
 ) -> None:
     """Remove what was just landed from raw, if one of the files changed while they were read.
 

@@ -6,7 +6,6 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,14 +21,16 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.dataset.sources import NamedBy, Source, Undeclared
-from backfill_assets.delta.reading import files_of_days, is_table, rows_by_day
+from backfill_assets.delta.opening import is_table, table_at
+from backfill_assets.delta.reading import files_of_days, rows_by_day
 from backfill_assets.evidence.inputs import surplus_days
 from backfill_assets.pipeline.formats import FORM, INGESTED, cells_of, headers_of, raw_schema
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, NAMES, typed_rows
 from backfill_assets.pipeline.tables import declared_type, read_days, source_rows, spark_type, struct_of
 from backfill_assets.spark.session import room_for
-from backfill_assets.storage.files import discover
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import Location
+from backfill_assets.storage.sources import discover
 
 DELIVERY_DAY: Final = "_delivery_day"
 """The partition column of raw."""
@@ -111,7 +112,7 @@ def read_in_force(
 def _rows_of(
     spark: SparkSession,
     loaded: LoadedDataset,
-    path: Path,
+    path: Location,
     stored: _Stored,
     days: Collection[dt.date],
     those: DataFrame | None = None,
@@ -200,7 +201,7 @@ def measured_rows(
     own = source.headers
     seen = [F.coalesce(F.bool_or(F.array_contains(NAMES, own[n])), F.lit(False)).alias(c) for c, n in has.items()]
     counts = [F.count("*").alias("rows"), F.count(CORRUPT).alias("corrupt")]
-    with room_for(path):
+    with room_for(str(path)):
         found = rows.groupBy(*_CONTENT).agg(*counts, *seen).collect()
     return {
         (r[DELIVERY_DAY], r["_source_file"], r["_fingerprint"]): Counts(
@@ -210,27 +211,27 @@ def measured_rows(
     }
 
 
-def rows_in_raw(path: Path, days: Collection[dt.date], form: str | None = None) -> Mapping[FileContent, int]:
+def rows_in_raw(path: Location, days: Collection[dt.date], form: str | None = None) -> Mapping[FileContent, int]:
     """How many rows raw has of each delivery of these days, in one form or in any; read without Spark.
 
     Raises:
         SourceError: raw has deletion vectors, so rows may be deleted while their files stay.
     """
     found = Counter[FileContent]()
-    for content, kind, rows in _kinds_of_rows(DeltaTable(path), path, days, FORM) if is_table(path) else ():
+    for content, kind, rows in _kinds_of_rows(table_at(path), path, days, FORM) if is_table(path) else ():
         if form is None or kind.get(FORM) == form:
             found[content] += rows
     return found
 
 
-def times_in_raw(path: Path, days: Collection[dt.date]) -> Mapping[FileContent, dt.datetime]:
+def times_in_raw(path: Location, days: Collection[dt.date]) -> Mapping[FileContent, dt.datetime]:
     """When the last row of each delivery of these days was read into raw; read without Spark.
 
     Raises:
         SourceError: raw has deletion vectors, so rows may be deleted while their files stay.
     """
     found: dict[FileContent, dt.datetime] = {}
-    for content, kind, _ in _kinds_of_rows(DeltaTable(path), path, days, INGESTED) if is_table(path) else ():
+    for content, kind, _ in _kinds_of_rows(table_at(path), path, days, INGESTED) if is_table(path) else ():
         found[content] = max(found.get(content, kind[INGESTED]), kind[INGESTED])
     return found
 
@@ -243,7 +244,7 @@ def _not_as_landed(loaded: LoadedDataset, layout: Layout, one: Delivery, rows: i
     )
 
 
-def require_layout(dataset: Dataset, stored: DataFrame, path: Path) -> None:
+def require_layout(dataset: Dataset, stored: DataFrame, path: Location) -> None:
     """Refuse a raw table whose columns do not fit what is declared now.
 
     Raises:
@@ -289,14 +290,14 @@ def _of(those: DataFrame | None, rows: DataFrame) -> DataFrame:
 
 
 def _stored(
-    loaded: LoadedDataset, path: Path, days: Collection[dt.date], only: Collection[FileContent] | None = None
+    loaded: LoadedDataset, path: Location, days: Collection[dt.date], only: Collection[FileContent] | None = None
 ) -> _Stored:
     """What raw has of some days now, of some deliveries or of all; read without Spark.
 
     Raises:
         SourceError: raw has deletion vectors, so rows may be deleted while their files stay.
     """
-    table, form = DeltaTable(path), form_of(reading_of(loaded.dataset.landing))
+    table, form = table_at(path), form_of(reading_of(loaded.dataset.landing))
     rows, headlines, other_form = Counter[FileContent](), dict[bytes, str](), ""
     for content, kind, count in _kinds_of_rows(table, path, days, FORM, HEADER):
         if only is not None and content not in only:
@@ -310,7 +311,7 @@ def _stored(
 
 
 def _kinds_of_rows(
-    table: DeltaTable, path: Path, days: Collection[dt.date], *columns: str
+    table: DeltaTable, path: Location, days: Collection[dt.date], *columns: str
 ) -> Iterator[tuple[FileContent, dict[str, Any], int]]:
     """Delivery, values of some columns and number of rows of what raw has of some days; a delivery may come several times.
 

@@ -6,10 +6,8 @@ import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
-from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -20,7 +18,8 @@ from backfill_assets.core.errors import ModelError, SourceError
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.definition import Dataset, Deduplicate
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.reading import digests_by_day, is_table, rows_by_day, tables_in
+from backfill_assets.delta.opening import is_table, table_at, tables_in
+from backfill_assets.delta.reading import digests_by_day, rows_by_day
 from backfill_assets.delta.shadows import kept
 from backfill_assets.pipeline.parse import CORRUPT
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, ORDER, read_in_force
@@ -29,6 +28,7 @@ from backfill_assets.pipeline.run_models import empty_tables, reference_tables, 
 from backfill_assets.pipeline.tables import declared_type, in_days, is_true, read_table, renamed, struct_of, write_days
 from backfill_assets.spark.session import room_for
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import Location
 
 LINEAGE: Final = "_lineage"
 """The column that says which delivery a row came from; a staging model passes it through."""
@@ -84,7 +84,7 @@ def stage(
     rows = _model_rows(spark, loaded, layout, dataset.delivery_days(tuple(days)), force)
     path = _folder(layout, loaded, rows.schema)
     # Counting needs temporary files: if they fill the disk, the model is not at fault.
-    with renamed(ModelError, str(loaded.staging_model.path), also=("FAILED_READ_FILE",)), room_for(path):
+    with renamed(ModelError, str(loaded.staging_model.path), also=("FAILED_READ_FILE",)), room_for(str(path)):
         counted = Observation()
         seen = rows.observe(counted, F.count_if(_is_outside(dataset)).alias("outside"))
         # Durable first: the ledger will say that these days are staged.
@@ -114,7 +114,7 @@ def rows_in_staging(loaded: LoadedDataset, layout: Layout, staged: Iterable[Stag
 
 def _tables_of(
     loaded: LoadedDataset, layout: Layout, staged: Iterable[StagedDay]
-) -> Mapping[Path, Collection[dt.date]]:
+) -> Mapping[Location, Collection[dt.date]]:
     """The staging tables that are there, with the days that were staged in each."""
     places: dict[str, list[dt.date]] = {}
     for one in staged:
@@ -189,7 +189,7 @@ def vacuum_staging(
     # Through Spark, the table's only writer; delta-rs only listed the files.
     with opened() as spark:
         for path in (path for path, files in old.items() if files):
-            quoted = str(path).replace("`", "``")
+            quoted = path.for_spark.replace("`", "``")
             spark.sql(f"VACUUM delta.`{quoted}` RETAIN {_WEEK} HOURS")
     return sum(map(len, old.values()))
 
@@ -200,13 +200,13 @@ def _empty_tables(spark: SparkSession, loaded: LoadedDataset) -> Mapping[str, Da
     return empty_tables(spark, {"raw": raw, **references})
 
 
-def _unneeded(path: Path) -> list[str]:
-    found = DeltaTable(path).vacuum(retention_hours=_WEEK, dry_run=True, full=True)
+def _unneeded(path: Location) -> list[str]:
+    found = table_at(path).vacuum(retention_hours=_WEEK, dry_run=True, full=True)
     # Not checksums beside the files: Spark leaves them alone as well.
     return [file for file in found if not file.rsplit("/", 1)[-1].startswith((".", "_"))]
 
 
-def _folder(layout: Layout, loaded: LoadedDataset, schema: T.StructType) -> Path:
+def _folder(layout: Layout, loaded: LoadedDataset, schema: T.StructType) -> Location:
     shape = sorted((field.name, field.dataType.json()) for field in schema.fields)
     return layout.staging_path(loaded.name, digest(shape)[:12])
 

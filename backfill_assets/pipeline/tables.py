@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Final, cast
 
 from pyspark.errors import PySparkException
@@ -26,10 +25,11 @@ from backfill_assets.core.days import runs_of_days
 from backfill_assets.core.errors import BackfillError, SourceError
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.reading import LOG, actions, commits, is_table
+from backfill_assets.delta.opening import LOG, actions, commits, is_table
 from backfill_assets.evidence.known_deliveries import source_key, table_of
 from backfill_assets.spark.session import is_of_data, room_for
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import Location
 
 _TYPES: Final[Mapping[str, T.DataType]] = {
     "string": T.StringType(),
@@ -181,21 +181,21 @@ _WRITES: Final = itertools.count()
 """Numbers the writes of this process."""
 
 
-def read_table(spark: SparkSession, path: Path) -> DataFrame:
+def read_table(spark: SparkSession, path: Location) -> DataFrame:
     """Read the newest version of a Delta table."""
-    return spark.read.format("delta").load(str(path))
+    return spark.read.format("delta").load(path.for_spark)
 
 
 def read_days(
-    spark: SparkSession, path: Path, partition: str, days: Collection[dt.date], version: int | None = None
+    spark: SparkSession, path: Location, partition: str, days: Collection[dt.date], version: int | None = None
 ) -> DataFrame:
     """Read some days of a Delta table at its newest or a given version; files of other days are not opened."""
     reader = spark.read.format("delta")
     table = reader if version is None else reader.option("versionAsOf", version)
-    return table.load(str(path)).where(in_days(partition, days))
+    return table.load(path.for_spark).where(in_days(partition, days))
 
 
-def write_days(frame: DataFrame, path: Path, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
+def write_days(frame: DataFrame, path: Location, partition: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
     """Replace exactly these days of a table by `frame`, one file per day, in one commit; creates the table if needed.
 
     Returns by day the digest of the files that exactly this commit added, whatever others write meanwhile.
@@ -213,7 +213,7 @@ def write_days(frame: DataFrame, path: Path, partition: str, days: Collection[dt
     return {day: digest(sorted(files.get(day.isoformat(), []))) for day in days}
 
 
-def replace_where(frame: DataFrame, path: Path, partition: str, condition: str) -> Path | None:
+def replace_where(frame: DataFrame, path: Location, partition: str, condition: str) -> Location | None:
     """Replace the rows that meet a condition by `frame`, one file per day, in one commit; creates the table if needed.
 
     Returns the file of the commit; None if no row was removed or added, because Delta then makes no commit.
@@ -231,17 +231,17 @@ def replace_where(frame: DataFrame, path: Path, partition: str, condition: str) 
         writer = rows.write.format("delta").mode("overwrite")
         writer = writer.option("replaceWhere", condition).option("userMetadata", mark)
         if is_table(path):
-            writer.option("mergeSchema", "true").save(str(path))
+            writer.option("mergeSchema", "true").save(path.for_spark)
         else:
-            writer.partitionBy(partition).options(**_PLAIN).save(str(path))
+            writer.partitionBy(partition).options(**_PLAIN).save(path.for_spark)
 
-    with room_for(path):
+    with room_for(str(path)):
         retried(write)
     newer = (file for version, file in reversed(commits(path / LOG)) if version > before)
     return next((file for file in newer if _mark_of(file) == mark), None)
 
 
-def _mark_of(commit: Path) -> object:
+def _mark_of(commit: Location) -> object:
     return next((info.get("userMetadata") for info in actions(commit, "commitInfo")), None)
 
 
@@ -320,12 +320,12 @@ def source_rows(
     """
     source = table_of(loaded)
     key = source_key(loaded, "table")
-    place = layout.source_file(source.table)
+    place = layout.source_place(source.table)
     # Since its days were found, the table may have vanished, or another one may be in its place.
     if not is_table(place):
         raise SourceError(f"{key}: {source.table} is gone; restore it, and launch again")
     with renamed(SourceError, key, also=_GONE, remedy="restore this version of the table, or launch again"):
-        table = spark.read.format("delta").option("versionAsOf", version).load(str(place))
+        table = spark.read.format("delta").option("versionAsOf", version).load(place.for_spark)
         fields = {field.name.lower(): field for field in table.schema.fields}
     if source.day.lower() not in fields:
         raise SourceError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from pyspark.errors import AnalysisException
@@ -15,7 +14,7 @@ from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.measured import Figures
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.reading import is_table
+from backfill_assets.delta.opening import is_table
 from backfill_assets.pipeline.tables import (
     OnSpark,
     condition_of,
@@ -29,8 +28,8 @@ from backfill_assets.pipeline.tables import (
     spark_type,
     with_declared_columns,
 )
-from backfill_assets.storage.files import remove, text_of, write_atomically
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import Location
 
 DATABASE: Final = "published"
 """The database in Spark's catalog that holds the published views."""
@@ -47,14 +46,14 @@ def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout:
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(DATABASE)}")
     releases = layout.data_releases_path()
     if is_table(releases):
-        _ensure(spark, DATA_RELEASES, f"SELECT * FROM delta.{quoted(str(releases))}")
+        _ensure(spark, DATA_RELEASES, f"SELECT * FROM delta.{quoted(releases.for_spark)}")
     for loaded in datasets:
         # An adopted table that is out of reach must not stop the others.
         if not layout.is_reachable(loaded.name) or not is_table(path := layout.published_path(loaded.name)):
             continue
         there = read_table(spark, path).columns
         columns = ", ".join(quoted(name) for name in loaded.dataset.columns if name in there)
-        _ensure(spark, loaded.name, f"SELECT {columns} FROM delta.{quoted(str(path))}")
+        _ensure(spark, loaded.name, f"SELECT {columns} FROM delta.{quoted(path.for_spark)}")
 
 
 def _ensure(spark: SparkSession, name: str, query: str) -> None:
@@ -87,7 +86,7 @@ class SparkPreviews(OnSpark):
         loaded, home = self.datasets[dataset], self.layout.published_path(dataset)
         partition, name = loaded.dataset.partition_column, f"{quoted(PREVIEW)}.{quoted(dataset)}"
         # Noted first: a view without a note would never be dropped.
-        write_atomically(self.layout.preview_note(dataset), unit)
+        self.layout.preview_note(dataset).write(unit)
         with self.opened("previews") as spark:
             others = f"NOT ({days_condition(partition, days)})"
             parts = [_selected(spark, loaded, home, others)] if is_table(home) else []
@@ -103,7 +102,7 @@ class SparkPreviews(OnSpark):
 
     def shown(self) -> Mapping[str, str]:
         """The datasets with a preview, and the unit that each shows."""
-        return {note.name: text_of(note) for note in self.layout.preview_notes()}
+        return {note.name: note.text() for note in self.layout.preview_notes()}
 
     def drop(self, datasets: Sequence[str]) -> None:
         """Drop the previews of these datasets; missing ones are ignored."""
@@ -113,12 +112,13 @@ class SparkPreviews(OnSpark):
             if spark.catalog.databaseExists(PREVIEW):
                 for name in datasets:
                     spark.sql(f"DROP VIEW IF EXISTS {quoted(PREVIEW)}.{quoted(name)}")
-        remove(self.layout.preview_note(name) for name in datasets)
+        for name in datasets:
+            self.layout.preview_note(name).remove()
 
 
-def _selected(spark: SparkSession, loaded: LoadedDataset, path: Path, condition: str) -> str:
+def _selected(spark: SparkSession, loaded: LoadedDataset, path: Location, condition: str) -> str:
     columns = _columns(loaded, read_table(spark, path).columns)
-    return f"SELECT {columns} FROM delta.{quoted(str(path))} WHERE {condition}"
+    return f"SELECT {columns} FROM delta.{quoted(path.for_spark)} WHERE {condition}"
 
 
 def _columns(loaded: LoadedDataset, there: Sequence[str]) -> str:
@@ -146,7 +146,7 @@ class SparkConsumers(OnSpark):
     def _at(self, spark: SparkSession, name: str, version: int, through: dt.date) -> Mapping[str, Figures]:
         loaded, path = self.datasets[name], self.layout.published_path(name)
         dataset = loaded.dataset
-        table = spark.read.format("delta").option("versionAsOf", version).load(str(path))
+        table = spark.read.format("delta").option("versionAsOf", version).load(path.for_spark)
         known = with_declared_columns(table, dataset).select(*dataset.columns)
         known.where(F.col(dataset.partition_column) <= F.lit(through)).createOrReplaceTempView(name)
         figures = {}

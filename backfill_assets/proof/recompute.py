@@ -6,10 +6,8 @@ import datetime as dt
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Final
 
-from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -19,7 +17,8 @@ from backfill_assets.core.certificate import INPUT_ROWS, NO_PRINTS, Prints, Reco
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, Figures, RowChange, RowCounts, Value
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.reading import add_actions, is_table, tables_in
+from backfill_assets.delta.opening import is_table, table_at, tables_in
+from backfill_assets.delta.reading import add_actions
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.pipeline.build import Audit, compute_shadow
 from backfill_assets.pipeline.compare import (
@@ -54,8 +53,9 @@ from backfill_assets.pipeline.tables import (
     with_declared_columns,
 )
 from backfill_assets.proof.subjects import Sampled
-from backfill_assets.storage.files import EPOCH
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import Location
+from backfill_assets.storage.sources import EPOCH
 
 
 @dataclass(frozen=True)
@@ -280,8 +280,8 @@ def _difference(row: Mapping[str, Any], key: tuple[str, ...], others: tuple[str,
     return {**{name: json_value(row[name]) for name in key}, **values}
 
 
-def _digests(path: Path, partition: str) -> Mapping[dt.date, str]:
+def _digests(path: Location, partition: str) -> Mapping[dt.date, str]:
     files: dict[dt.date, list[tuple[str, int]]] = {}
-    for add in add_actions(DeltaTable(path), "path", "size_bytes", "partition"):
+    for add in add_actions(table_at(path), "path", "size_bytes", "partition"):
         files.setdefault(add["partition"][partition], []).append((add["path"], add["size_bytes"]))
     return {day: digest(sorted(found)) for day, found in files.items()}

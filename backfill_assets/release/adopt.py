@@ -32,6 +32,7 @@ from backfill_assets.release.finish import (
 from backfill_assets.release.reconcile import Reconcile
 from backfill_assets.release.sweep import SIGNED_OFF
 from backfill_assets.storage.adopted import give_back, take
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets.warehouse import OnWarehouse
 
 LAST_SWEEP: Final = "before it is given back, run `backfill sweep`: nothing deletes files in _shadow of a plain table"
@@ -111,8 +112,8 @@ class Adoption(OnWarehouse):
         """
         require_tables(self.tables, (name,))
         with publish_locks(self.ledger, (name,), self.wait):
-            require_adoptable(folder, self.definitions[name])
-            require_another_table(self.datasets[name], self.layout, folder)
+            require_adoptable(OnDisk(folder), self.definitions[name])
+            require_another_table(self.datasets[name], self.layout, OnDisk(folder))
             known = self._finalized(name)
             if known and not _has_baseline(known) and not self.tables[name].exists():
                 raise PreconditionError(

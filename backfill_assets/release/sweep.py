@@ -21,7 +21,8 @@ from backfill_assets.core.release import (
 )
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import AttemptState, ReleaseRecord, UnitState
-from backfill_assets.delta.reading import LOG, SEALED
+from backfill_assets.delta.opening import LOG
+from backfill_assets.delta.reading import SEALED
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.release.finish import WAIT, publish_locks
 from backfill_assets.warehouse import OnWarehouse

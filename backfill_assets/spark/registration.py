@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backfill_assets.core.errors import EngineError, ForeignServerError
-from backfill_assets.storage.files import write_private
+from backfill_assets.storage.disk import write_private
 
 TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # a variable's name
 """The variable in which Spark's own clients look for the token."""

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Final, NoReturn, cast
 
 from pyspark.errors import PySparkException
@@ -47,7 +46,7 @@ def is_of_data(error: PySparkException) -> bool:
 
 
 @contextmanager
-def room_for(work: Path | str) -> Iterator[None]:
+def room_for(work: str) -> Iterator[None]:
     """Turn Spark's errors about a full disk into a StorageError that begins with the name of the work."""
     try:
         yield

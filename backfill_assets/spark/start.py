@@ -26,7 +26,7 @@ from backfill_assets.core.errors import EngineError, JavaError, PortTakenError, 
 from backfill_assets.settings import Settings
 from backfill_assets.spark.client import Answer, ask
 from backfill_assets.spark.registration import EngineFolder, ProcessRef, Registration
-from backfill_assets.storage.files import write_private
+from backfill_assets.storage.disk import write_private
 
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """The Delta JAR that matches the pinned pyspark and delta-spark; change all three together."""

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from backfill_assets.core.errors import LayoutError
 from backfill_assets.core.release import SHADOW
-from backfill_assets.storage.files import fitting, make_folder, move_into, remove, sync
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.layout import OWNER, RELEASES, Layout, mounts_here, refused_mount
+from backfill_assets.storage.location import move_into, sync
 
 _RETURNED = "_returned_releases"
 """Folder of a table that was given back, for the manifests of its former releases."""
@@ -22,7 +23,7 @@ def take(layout: Layout, dataset: str, folder: Path) -> None:
         LayoutError: the dataset has another table, the folder overlaps with the warehouse or cannot be written to, or its
             table belongs to another warehouse or dataset.
     """
-    link, target, home = layout.link(dataset), folder.resolve(), layout.warehouse.resolve()
+    link, target, home = path_of(layout.link(dataset)), folder.resolve(), path_of(layout.warehouse).resolve()
     if home.is_relative_to(target) or target.is_relative_to(home):
         raise LayoutError(f"{target}: a table in the warehouse, or around it, cannot be adopted; move it out first")
     if os.path.lexists(link) and link.resolve() != target:
@@ -31,11 +32,12 @@ def take(layout: Layout, dataset: str, folder: Path) -> None:
         raise LayoutError(f"{target} cannot be adopted; {reason}")
     if not os.path.lexists(link) and not (target / OWNER).exists():
         _require_no_owner(target)
-    make_folder(link.parent)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    mark = OnDisk(target / OWNER)
     try:
-        _create(target / OWNER, layout.mark(dataset))
+        mark.create(layout.mark(dataset))
     except FileExistsError:
-        if (found := (target / OWNER).read_text(encoding="utf-8")) != layout.mark(dataset):
+        if (found := mark.text()) != layout.mark(dataset):
             raise LayoutError(
                 f"{target} is adopted already, as {found[:200]}: one table has one owner. Give it back there first: "
                 f"backfill unadopt; if this is a copy of that table, remove {OWNER} and rename {RELEASES} in it"
@@ -46,7 +48,7 @@ def take(layout: Layout, dataset: str, folder: Path) -> None:
         ) from None
     with suppress(FileExistsError):
         link.symlink_to(target)
-    sync(link.parent)
+    OnDisk(link.parent).sync()
 
 
 def give_back(layout: Layout, dataset: str) -> Path:
@@ -56,17 +58,17 @@ def give_back(layout: Layout, dataset: str) -> Path:
         LayoutError: the table of the dataset is not adopted.
     """
     link = layout.link(dataset)
-    if not link.is_symlink():
+    if not link.is_link():
         raise LayoutError(f"the published table of {dataset} was not adopted; there is nothing to give back")
-    target = link.resolve()
+    target = path_of(link.resolved())
     with suppress(LayoutError):  # gone, or somebody else's by now
         folder = layout.published_path(dataset)
         # The next owner must not take these releases for its own.
-        move_into(folder / _RETURNED, sorted(fitting(folder / RELEASES, "*")), sync)
-        remove([], [folder / RELEASES])
-        (folder / OWNER).unlink()
-    link.unlink()
-    sync(link.parent)
+        move_into(folder / _RETURNED, sorted((folder / RELEASES).fitting("*")), sync)
+        (folder / RELEASES).remove_folder()
+        path_of(folder / OWNER).unlink()
+    link.remove()
+    link.parent.sync()
     return target
 
 
@@ -80,15 +82,3 @@ def _require_no_owner(target: Path) -> None:
                 f"that warehouse is no longer used, rename {RELEASES} to {_RETURNED}; a folder {SHADOW} of somebody else needs "
                 "another name"
             )
-
-
-def _create(path: Path, text: str) -> None:
-    """Write a file completely or not at all; raises FileExistsError if there is one."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        sync(draft)
-        os.link(draft, path)
-        sync(path.parent)
-    finally:
-        draft.unlink(missing_ok=True)

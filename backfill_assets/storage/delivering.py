@@ -15,7 +15,7 @@ from typing import Final
 import psutil
 
 from backfill_assets.core.errors import StorageError
-from backfill_assets.storage.files import sync
+from backfill_assets.storage.disk import OnDisk
 
 _UNFINISHED: Final = ".part"
 _HERE: Final = socket.gethostname()[:32]
@@ -42,10 +42,10 @@ def delivering(path: Path, at: dt.datetime, is_same: Callable[[Path, Path], bool
             yield part
             if path.is_file() and is_same(path, part):
                 return
-            sync(part)
+            OnDisk(part).sync()
             os.utime(part, (at.timestamp(), at.timestamp()))
             part.replace(path)
-            sync(path.parent)
+            OnDisk(path.parent).sync()
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:

@@ -7,7 +7,6 @@ settings that all writers share. There are two kinds of writers here: Spark writ
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import StoredFile
 from backfill_assets.core.text import checked_name
 from backfill_assets.dataset.consistency import DATA_RELEASES
+from backfill_assets.storage.disk import OnDisk, below, stored_file
+from backfill_assets.storage.location import Location
 
 OWNER: Final = "_backfill_assets.json"
 """File in the folder of an adopted table that says whose it is."""
@@ -36,10 +37,10 @@ _SHOWN = 200
 class Layout:
     """The folders of a warehouse; every path that it returns is resolved and below its root."""
 
-    warehouse: Path
+    warehouse: Location
     sources: Path
 
-    def raw_path(self, dataset: str) -> Path:
+    def raw_path(self, dataset: str) -> Location:
         """Folder of the raw table.
 
         Raises:
@@ -48,12 +49,12 @@ class Layout:
         """
         return self._table(Layer.raw, dataset)
 
-    def staging_path(self, dataset: str, shape: str = "") -> Path:
+    def staging_path(self, dataset: str, shape: str = "") -> Location:
         """Folder of the staging tables, or of the one whose columns have this `shape`; raises like `raw_path`."""
         home = self._table(Layer.staging, dataset)
-        return below(home, shape) if shape else home
+        return home.below(shape) if shape else home
 
-    def published_path(self, dataset: str) -> Path:
+    def published_path(self, dataset: str) -> Location:
         """Folder of the published table, which is elsewhere for an adopted one; raises like `raw_path`.
 
         Raises:
@@ -63,7 +64,7 @@ class Layout:
 
     def is_adopted(self, dataset: str) -> bool:
         """Whether the published table of a dataset is one that stays where it was before."""
-        return self.link(dataset).is_symlink()
+        return self.link(dataset).is_link()
 
     def is_reachable(self, dataset: str) -> bool:
         """Whether the folder of the published table is there and belongs to this warehouse; a new table has none yet."""
@@ -73,7 +74,7 @@ class Layout:
             return False
         return True
 
-    def link(self, dataset: str) -> Path:
+    def link(self, dataset: str) -> Location:
         """The place of the published table in the warehouse; for an adopted table, a link to its folder.
 
         Raises:
@@ -83,43 +84,43 @@ class Layout:
 
     def mark(self, dataset: str) -> str:
         """What the file `OWNER` in an adopted table says, as JSON."""
-        return canonical_json({"dataset": dataset, "warehouse": str(self.warehouse.resolve())})
+        return canonical_json({"dataset": dataset, "warehouse": str(self.warehouse.resolved())})
 
-    def shadow_path(self, dataset: str, folder: str) -> Path:
+    def shadow_path(self, dataset: str, folder: str) -> Location:
         """Folder of a shadow, inside the folder of the published table; raises like `raw_path`."""
-        return below(self.published_path(dataset), folder)
+        return self.published_path(dataset).below(folder)
 
-    def data_releases_path(self) -> Path:
+    def data_releases_path(self) -> Location:
         """Folder of the table `data_releases`; raises like `raw_path`."""
         return self.at(DATA_RELEASES)
 
-    def at(self, place: str) -> Path:
+    def at(self, place: str) -> Location:
         """Folder of the table at a place such as `published/sales`; raises like `published_path`."""
         layer, _, dataset = place.partition("/")
-        return self.published_path(dataset) if layer == Layer.published else below(self.warehouse, place)
+        return self.published_path(dataset) if layer == Layer.published else self.warehouse.below(place)
 
-    def tables(self, log: str) -> Iterator[tuple[str, str, str, Path]]:
+    def tables(self, log: str) -> Iterator[tuple[str, str, str, Location]]:
         """Place, layer, dataset and folder of every table in order; a table is a folder with a subfolder called `log`."""
-        for layer, depth in ((DATA_RELEASES, "."), (Layer.published, "*"), (Layer.raw, "*"), (Layer.staging, "*/*")):
-            for found in sorted((self.warehouse / layer).glob(f"{depth}/{log}")):
+        for layer, above in ((DATA_RELEASES, ""), (Layer.published, "*/"), (Layer.raw, "*/"), (Layer.staging, "*/*/")):
+            for found in sorted((self.warehouse / layer).fitting(f"{above}{log}")):
                 place = found.parent.relative_to(self.warehouse)
-                yield place.as_posix(), layer, "".join(place.parts[1:2]), found.parent
+                yield place, layer, "".join(place.split("/")[1:2]), found.parent
 
-    def aside_path(self, place: str) -> Path:
+    def aside_path(self, place: str) -> Location:
         """Folder for the damaged commits of the table at a place such as `published/sales`; raises like `published_path`."""
         layer, _, dataset = place.partition("/")
         if layer == Layer.published and self.is_adopted(dataset):
             # Files are moved there, and an adopted table may lie on another disk.
-            return below(self.published_path(dataset), SET_ASIDE)
-        return below(self.warehouse, f"{SET_ASIDE}/{place}")
+            return self.published_path(dataset).below(SET_ASIDE)
+        return self.warehouse.below(f"{SET_ASIDE}/{place}")
 
-    def preview_note(self, dataset: str) -> Path:
+    def preview_note(self, dataset: str) -> Location:
         """File that names the unit that the preview of a dataset shows; raises like `raw_path`."""
         return self._table("_previews", dataset)
 
-    def preview_notes(self) -> tuple[Path, ...]:
+    def preview_notes(self) -> tuple[Location, ...]:
         """The notes of all previews; each file is named like its dataset."""
-        return tuple(sorted((self.warehouse / "_previews").glob("[!.]*")))
+        return tuple(sorted((self.warehouse / "_previews").fitting("[!.]*")))
 
     def source_file(self, relative: str) -> Path:
         """A file below the sources folder.
@@ -129,11 +130,15 @@ class Layout:
         """
         return below(self.sources, relative)
 
-    def _adopted(self, dataset: str) -> Path:
+    def source_place(self, relative: str) -> Location:
+        """The same for a table, or anything else that Spark or delta-rs opens."""
+        return OnDisk(self.source_file(relative))
+
+    def _adopted(self, dataset: str) -> Location:
         link = self.link(dataset)
-        target = link.resolve()
+        target = link.resolved()
         try:
-            found = (target / OWNER).read_text(encoding="utf-8")
+            found = (target / OWNER).text()
         except OSError as error:
             raise LayoutError(
                 f"{link} leads to {target}, which has no readable {OWNER} ({error.strerror}): mount the folder, or restore the "
@@ -146,45 +151,8 @@ class Layout:
             )
         return target
 
-    def _table(self, layer: str, dataset: str) -> Path:
-        return below(self.warehouse, f"{layer}/{checked_name(dataset, 'dataset')}")
-
-
-def is_file(path: Path) -> bool:
-    """Whether there is a file, and not a folder."""
-    return path.is_file()
-
-
-def is_folder(path: Path) -> bool:
-    """Whether there is a folder."""
-    return path.is_dir()
-
-
-def below(root: Path, relative: str) -> Path:
-    """Resolve a path that must be below `root`, links followed.
-
-    Raises:
-        LayoutError: it is empty, absolute, a loop of links, or leads out of `root`.
-    """
-    home = root.resolve()
-    try:
-        path = (home / relative).resolve()
-    except (OSError, RuntimeError, ValueError) as error:
-        raise LayoutError(
-            f"{relative[:_SHOWN]!r} is no path below {root}: {error}; name a file or a folder there"
-        ) from None
-    if path == home or not path.is_relative_to(home) or ".." in Path(relative).parts:
-        raise LayoutError(
-            f"{relative[:_SHOWN]!r} leads out of {root}; name something below that folder, without '..' and without links out of it"
-        )
-    return path
-
-
-def stored_file(path: Path, home: Path) -> StoredFile:
-    """A file with its time and size, its path relative to `home`; raises FileNotFoundError if it is gone."""
-    status = path.lstat()
-    at = dt.datetime.fromtimestamp(status.st_mtime, dt.UTC)
-    return StoredFile(path.relative_to(home).as_posix(), at, status.st_size)
+    def _table(self, layer: str, dataset: str) -> Location:
+        return self.warehouse.below(f"{layer}/{checked_name(dataset, 'dataset')}")
 
 
 UNFINISHED: Final = ".part"

@@ -322,7 +322,7 @@ def lay_out_upstreams(case: GoldenCase, layout: Layout) -> None:
         dataset = upstream.dataset
         columns = dataset.types
         rows = _arrow(read_table(file, columns), columns)
-        write_deltalake(layout.published_path(dataset.name), rows, partition_by=[dataset.partition_column])
+        write_deltalake(str(layout.published_path(dataset.name)), rows, partition_by=[dataset.partition_column])
 
 
 def _place(template: PathTemplate, delivery: CaseDelivery) -> PurePosixPath:

@@ -34,6 +34,7 @@ from backfill_assets.orchestration.backfills import OVER, ended_as, launch_backf
 from backfill_assets.orchestration.launches import BACKFILL_TAG
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.shared import made_once, shared_folder
 from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
 from backfill_assets_tests.harness.without_dagster import publish
@@ -223,7 +224,7 @@ class Lab:
 
     def published(self, dataset: str) -> dict[dt.date, dict[int, int]]:
         """What readers see: tickets and amounts by day; empty before the first release."""
-        path = self.application.layout.published_path(dataset)
+        path = path_of(self.application.layout.published_path(dataset))
         if not DeltaTable.is_deltatable(str(path)):
             return {}
         return content(DeltaTable(path))

@@ -11,6 +11,7 @@ import pytest
 
 from backfill_assets.core.days import day_range
 from backfill_assets.core.release import shadow_of
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.dagster.lab import Lab, amounts
 
 DATASET = "tickets_failed"
@@ -127,7 +128,7 @@ def test_a_resume_builds_again_what_the_disk_has_lost_of_the_days_that_had_passe
         lab.deliver(DATASET, day, [(1, 10), (2, 10)] if day != days[5] else [(1, 10), (1, 11)])
     backfill = lab.launch(DATASET, days)
     assert lab.finished(backfill) == "COMPLETED_FAILED"
-    unit, table = lab.unit(backfill), lab.application.layout.published_path(DATASET)
+    unit, table = lab.unit(backfill), path_of(lab.application.layout.published_path(DATASET))
     passed = {e.day: e for e in lab.application.ledger.evidence(unit.id).values() if e.passed}
     (log,) = (table / shadow_of(passed[days[0]].shadow_files[0].path) / "_delta_log").glob("*.json")
     log.write_bytes(bytes(log.stat().st_size))

@@ -8,6 +8,7 @@ import threading
 from deltalake import DeltaTable
 
 from backfill_assets.core.days import day_range
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.dagster.lab import Lab, amounts, content
 
 DATASET = "tickets_at_once"
@@ -21,7 +22,7 @@ def _deliver(lab: Lab, amount: int, number: int) -> None:
 
 
 def _poll(lab: Lab, stop: threading.Event, seen: set[tuple[int, ...]]) -> None:
-    path = lab.application.layout.published_path(DATASET)
+    path = path_of(lab.application.layout.published_path(DATASET))
     while not stop.wait(0.2):
         published = content(DeltaTable(path))
         seen.add(tuple(sum(published[day].values()) for day in DAYS))

@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from backfill_assets.core.days import day_range
 from backfill_assets.core.unit import Attempt, AttemptState, Unit
 from backfill_assets.spark.server import ServerState, SparkServer
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.dagster.lab import Lab, started
 from backfill_assets_tests.engine import foreign_server, held_at
 from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
@@ -91,7 +92,9 @@ def corrected(lab: Lab, days: Days, rows: int) -> str:
 
 def totals(lab: Lab, days: Collection[dt.date]) -> dict[dt.date, tuple[int, int]]:
     """Rows and amount of each day, as readers find them."""
-    table = DeltaTable(lab.application.layout.published_path(DATASET)).to_pyarrow_table(columns=["day", "amount"])
+    table = DeltaTable(path_of(lab.application.layout.published_path(DATASET))).to_pyarrow_table(
+        columns=["day", "amount"]
+    )
     grouped = table.group_by("day").aggregate([("amount", "count"), ("amount", "sum")]).to_pylist()
     return {row["day"]: (row["amount_count"], row["amount_sum"]) for row in grouped if row["day"] in days}
 
@@ -128,7 +131,7 @@ def at_work(lab: Lab, backfill: str, days: Days) -> Attempt:
 def frozen_in_mid_write(lab: Lab, attempt: Attempt) -> psutil.Process:
     """Stop the server when some files of a shadow are complete, others are not, and nothing is committed."""
     server = psutil.Process(_pid(lab))
-    folder = lab.application.layout.published_path(DATASET) / attempt.folder
+    folder = path_of(lab.application.layout.published_path(DATASET)) / attempt.folder
     wait_for(lambda: whole(folder), f"the first file in {folder}", 300, every=0.002)
     server.send_signal(signal.SIGSTOP)
     wait_for(lambda: server.status() == psutil.STATUS_STOPPED, "the server to stand still", 30)
@@ -208,7 +211,7 @@ def test_the_server_is_killed_while_it_writes_a_shadow(observed: Observed, lab: 
     attempt = at_work(lab, backfill, days[2:])
     server = frozen_in_mid_write(lab, attempt)
     assert totals(lab, days) == as_before(days)
-    folder = lab.application.layout.published_path(DATASET) / attempt.folder
+    folder = path_of(lab.application.layout.published_path(DATASET)) / attempt.folder
     observed.injected(f"kill -9 of the Spark server with {len(whole(folder))} of 2 files of a shadow written")
     kill(server)
     continues(observed, lab, backfill, days, MANY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +17,9 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import Language, LoadedDataset, Model, ModelLayer
 from backfill_assets.dataset.sources import Upstream
 from backfill_assets.delta.table import PublishedTable
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import Location, Sync
 from backfill_assets_tests.harness.clocks import START
 
 DAY = dt.date(2026, 1, 1)
@@ -67,8 +69,17 @@ def loaded(dataset: Dataset, folder: Path, code: str = "c0de") -> LoadedDataset:
     return LoadedDataset(dataset, folder, None if dataset.source is None else fact, fact, code)
 
 
+def on_paths(act: Callable[[Path], object]) -> Sync:
+    """What is done to a path, as it is done to a place."""
+
+    def bring(place: Location) -> None:
+        act(path_of(place))
+
+    return bring
+
+
 def layout(folder: Path) -> Layout:
-    return Layout(folder / "warehouse", folder / "sources")
+    return Layout(OnDisk(folder / "warehouse"), folder / "sources")
 
 
 def rows_of(data: Mapping[dt.date, Sequence[int]], unit: str = "u") -> pa.Table:

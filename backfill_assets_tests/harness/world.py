@@ -41,6 +41,7 @@ from backfill_assets.release.readers import DataReleases, Preview
 from backfill_assets.release.reconcile import Reconcile
 from backfill_assets.release.rollback import Rollback
 from backfill_assets.release.sweep import Sweep
+from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.layout import ReportFolder
 from backfill_assets.warehouse import Warehouse
 from backfill_assets_tests.harness.actors import (
@@ -83,7 +84,7 @@ class World:
         self.basis: SetBasis | CurrentBasis = SetBasis()
         self.events: EventLog | None = None
         self.datasets = {text.split("<")[0]: derived(*text.split("<")) for text in described}
-        self.homes = {name: layout(folder).published_path(name) for name in names}
+        self.homes = {name: path_of(layout(folder).published_path(name)) for name in names}
         self.tables = {name: PublishedTable(layout(folder), self.datasets[name], self.clock) for name in names}
         self.fingerprints = self.basis.fingerprints = TableFingerprints(self.homes)
         self.ledger: Ledger = opened_ledger(ledger or f"sqlite:///{folder / 'ledger.db'}", self.clock, QUICK)

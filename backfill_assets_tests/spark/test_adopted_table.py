@@ -30,6 +30,7 @@ from backfill_assets.delta.adoptable import look_at
 from backfill_assets.project.adopted_dataset import draft_of
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets_tests.engine import engine_environment
 from backfill_assets_tests.harness.without_dagster import built, publish
 from backfill_assets_tests.spark.workplace import OnTheTestServer, settings_of
@@ -63,7 +64,7 @@ def drafted(root: Path, lake: Path, server: Settings) -> Application:
     """An installation with the drafted dataset, whose sources have the wrong days with twice the amount."""
     folder = root / "datasets" / "orders"
     folder.mkdir(parents=True)
-    for name, text in draft_of(look_at(lake), "orders", ("order_id",), AuditTrail.ledger).items():
+    for name, text in draft_of(look_at(OnDisk(lake)), "orders", ("order_id",), AuditTrail.ledger).items():
         (folder / name).write_text(text)
     application = OnTheTestServer(settings_of(root), server)
     assert not application.catalog.problems, application.catalog.problems

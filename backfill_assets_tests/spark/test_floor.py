@@ -18,8 +18,9 @@ from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.stage import stage
 from backfill_assets.pipeline.tables import read_table
-from backfill_assets.storage.files import discover
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.sources import discover
 from benchmarks.floor import run_floor
 from benchmarks.installation import DATASET, BenchmarkError
 from demo.orders import generate_orders, land_orders
@@ -33,7 +34,7 @@ ATTEMPT = "_shadow/floor/1"
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    layout = Layout(tmp_path / "warehouse", tmp_path / "sources")
+    layout = Layout(OnDisk(tmp_path / "warehouse"), tmp_path / "sources")
     land_orders(layout.sources, generate_orders(tmp_path, SCALE), DAYS[0], DAYS[-1])
     return layout
 
@@ -45,9 +46,9 @@ def test_the_bare_job_makes_the_rows_of_the_pipeline(spark: SparkSession, layout
     build_shadow(Frames(spark, loaded, layout, ATTEMPT, DAYS), Audit(NOW, "floor", loaded.code_version))
     pipeline = read_table(spark, layout.shadow_path(loaded.name, ATTEMPT)).select(*loaded.dataset.columns)
 
-    target = layout.warehouse / "floor"
+    target = path_of(layout.warehouse) / "floor"
     spans = run_floor(spark, loaded, layout, DAYS, target)
-    bare = read_table(spark, target / "fact").select(*loaded.dataset.columns)
+    bare = read_table(spark, OnDisk(target / "fact")).select(*loaded.dataset.columns)
     assert pipeline.count() == bare.count() > 0
     assert pipeline.exceptAll(bare).count() == 0
     assert [span.stage for span in spans] == ["raw", "staging", "shadow", "checks"]
@@ -60,4 +61,4 @@ def test_the_bare_jobs_checks_notice_a_line_without_a_cost(spark: SparkSession, 
     costs = layout.sources / "reference" / "partsupp.parquet"
     pq.write_table(pq.read_table(costs).slice(0, 10), costs)
     with pytest.raises(BenchmarkError, match=r"fail on 1995-01-0\d: .*bad_cost"):
-        run_floor(spark, loaded, layout, DAYS, layout.warehouse / "floor")
+        run_floor(spark, loaded, layout, DAYS, path_of(layout.warehouse) / "floor")

@@ -23,6 +23,7 @@ from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.engine import engine_settings
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.tables import ARROW, dataset, day, layout, publish
@@ -46,7 +47,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 def published(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All types, through Parquet and Spark into a shadow, and from there into a published table."""
     folder = tmp_path_factory.mktemp("published_reads")
-    home = layout(folder).published_path("sales")
+    home = path_of(layout(folder).published_path("sales"))
     source = folder / "rows.parquet"
     pq.write_table(every_type(), source)
     settings = engine_settings(spark_server.folder.root.parent)
@@ -133,7 +134,7 @@ def test_all_readers_see_the_values_that_went_in(published: Path, through_spark:
 
 
 def test_spark_reads_the_published_table_after_a_column_was_added(spark: SparkSession, tmp_path: Path) -> None:
-    home = layout(tmp_path).published_path("sales")
+    home = path_of(layout(tmp_path).published_path("sales"))
     for attempt, new in ((1, ""), (2, "'late' AS delay,")):
         rows = spark.sql(
             f"SELECT id, DATE'2026-01-01' AS day, id AS amount, {new} TIMESTAMP'2026-01-01 00:00:00' AS recalculated_at, "

@@ -17,9 +17,10 @@ from deltalake import DeltaTable
 
 from backfill_assets.application import Application
 from backfill_assets.core.errors import EngineError
-from backfill_assets.delta.reading import rows_of
+from backfill_assets.delta.opening import rows_of
 from backfill_assets.settings import Settings
 from backfill_assets.spark.session import open_session
+from backfill_assets.storage.disk import OnDisk
 from benchmarks.soak.model import DayRows, Poll, View
 
 KINDS: Final = ("deltalake", "polars", "spark")
@@ -74,7 +75,7 @@ def at_version(table: Path, version: int | None = None) -> View:
     """What delta-rs and pyarrow read at a version, or at the newest; empty if there is no table yet."""
     if not DeltaTable.is_deltatable(str(table)):
         return {}
-    data = rows_of(table, ["day", "amount"], version)
+    data = rows_of(OnDisk(table), ["day", "amount"], version)
     found = data.group_by("day").aggregate([("amount", "count"), ("amount", "min"), ("amount", "max")]).to_pylist()
     return view_of((r["day"], r["amount_count"], r["amount_min"], r["amount_max"]) for r in found)
 

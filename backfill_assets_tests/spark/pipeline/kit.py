@@ -24,8 +24,9 @@ from backfill_assets.pipeline.measure import Sides, measure
 from backfill_assets.pipeline.raw_table import read_raw
 from backfill_assets.pipeline.stage import StagedCounts, stage
 from backfill_assets.settings import Settings
-from backfill_assets.storage.files import discover
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.sources import discover
 from backfill_assets_tests.spark.workplace import settings_of
 
 D1, D2, D3, D4 = (dt.date(2024, 2, 28) + dt.timedelta(i) for i in range(4))
@@ -77,7 +78,7 @@ class Kit:
 
     @property
     def layout(self) -> Layout:
-        return Layout(self.root / "warehouse", self.root / "sources")
+        return Layout(OnDisk(self.root / "warehouse"), self.root / "sources")
 
     @property
     def settings(self) -> Settings:
@@ -159,14 +160,14 @@ class Kit:
         return read_raw(self.spark, loaded, self.layout, [D1 + dt.timedelta(i) for i in range(30)])
 
     def staging_folder(self, loaded: LoadedDataset) -> Path:
-        (folder,) = self.layout.staging_path(loaded.name).iterdir()
+        (folder,) = path_of(self.layout.staging_path(loaded.name)).iterdir()
         return folder
 
     def staged(self, loaded: LoadedDataset) -> DataFrame:
         return self.table(self.staging_folder(loaded))
 
     def shadow_folder(self, loaded: LoadedDataset, folder: str = FOLDER) -> Path:
-        return self.layout.published_path(loaded.name) / folder
+        return path_of(self.layout.published_path(loaded.name)) / folder
 
     def shadow(self, loaded: LoadedDataset, folder: str = FOLDER) -> DataFrame:
         return self.table(self.shadow_folder(loaded, folder))
@@ -179,7 +180,7 @@ class Kit:
 
     def publish(self, loaded: LoadedDataset, frame: DataFrame) -> None:
         """Stand in for a release: what readers see is this frame."""
-        _write(frame, self.layout.published_path(loaded.name))
+        _write(frame, path_of(self.layout.published_path(loaded.name)))
 
     def put_shadow(self, loaded: LoadedDataset, frame: DataFrame, folder: str = FOLDER) -> None:
         """Stand in for a build: the shadow has these rows, and neither raw nor staging has any."""

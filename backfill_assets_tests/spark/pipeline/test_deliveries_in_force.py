@@ -17,9 +17,11 @@ from backfill_assets.core.delivery import Deed, Place
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
 from backfill_assets.dataset.deliveries import heads
-from backfill_assets.delta.reading import digests_by_day, is_table
+from backfill_assets.delta.opening import is_table
+from backfill_assets.delta.reading import digests_by_day
 from backfill_assets.pipeline.deliveries import Chosen
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets_tests.harness.examples import examples
 from backfill_assets_tests.harness.supplier import CONTENTS, D7, D8, D9, Act, Land, Model, Put, Reland, Take, an_act
 from backfill_assets_tests.harness.without_dagster import built, judged, publish
@@ -36,7 +38,7 @@ def ids(kit: Kit, application: Application, *days: dt.date, name: str = "trips")
     """The staged rows of these days, once all files that are there have landed."""
     application.pipeline.land(kit.spark, name, days)
     application.pipeline.stage(kit.spark, name, days)
-    (folder,) = kit.layout.staging_path(name).iterdir()
+    (folder,) = path_of(kit.layout.staging_path(name)).iterdir()
     return [row[0] for row in values(kit.table(folder).where(f"day = '{days[0]}'"), "id")]
 
 
@@ -44,7 +46,7 @@ def test_a_supplier_who_sends_corrects_and_takes_back_gets_what_they_said_last(k
     """This holds also if the corrected file has an older time of change; rows that it no longer has are gone everywhere."""
     kit.dataset(key=["day", "kind"], measures={"fee": {}}, checks={})
     application = Application(kit.settings)
-    raw, journal = kit.layout.raw_path("trips"), application.ledger.delivery_journal
+    raw, journal = path_of(kit.layout.raw_path("trips")), application.ledger.delivery_journal
     kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,b,10,1.00", f"{D1},unreadable,c,10,1.00", hour=5)
     application.pipeline.land(kit.spark, "trips", (D1,))
     right = (f"{D1},1,a,10,1.00",)
@@ -77,7 +79,7 @@ def test_a_supplier_who_sends_corrects_and_takes_back_gets_what_they_said_last(k
     assert application.basis.inputs("trips", (D1,)) == inputs
     # Raw and staging are lost, and are rebuilt from the sources and the ledger as they were.
     shutil.rmtree(raw)
-    shutil.rmtree(kit.layout.staging_path("trips"))
+    shutil.rmtree(path_of(kit.layout.staging_path("trips")))
     assert ids(kit, application, D1) == [1]
     lost = {one.path for one in application.ledger.deliveries("trips", [D1]) if not one.landings}
     assert (lost, application.pipeline.days_to_land("trips", (D1,))) == ({PATH}, ())
@@ -95,7 +97,7 @@ def test_a_file_of_a_later_day_wins_whatever_its_time_and_the_latest_file_of_a_d
     application.pipeline.land(kit.spark, "later", (D2,))
     kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,a,10,1.00", part="-1", hour=5)
     assert ids(kit, application, D1, name="later") == [1, 2]
-    (folder,) = kit.layout.staging_path("later").iterdir()
+    (folder,) = path_of(kit.layout.staging_path("later")).iterdir()
     assert values(kit.table(folder), "id", "kind") == [(1, "b"), (2, "a")]
     kit.deliver(D1, f"{D1},2,c,10,1.00", part="-2", hour=6)
     assert ids(kit, application, D1, name="whole") == [2]
@@ -103,11 +105,11 @@ def test_a_file_of_a_later_day_wins_whatever_its_time_and_the_latest_file_of_a_d
     services.withdraw("whole", Chosen(f"trips/{D1}-2.csv"), "wrong file")
     assert ids(kit, application, D1, name="whole") == [1, 2]
 
-    raw = kit.layout.raw_path("whole")
-    before, staged = digests_by_day(raw, DELIVERY_DAY, [D1]), application.basis.staged_inputs("whole", (D1,))
+    raw = path_of(kit.layout.raw_path("whole"))
+    before, staged = digests_by_day(OnDisk(raw), DELIVERY_DAY, [D1]), application.basis.staged_inputs("whole", (D1,))
     done = services.reland(kit.spark, "whole", Chosen(days=(D1,)), "the disk was bad")
     assert [(one.path, one.rows) for one in done.deliveries] == [(f"trips/{D1}-1.csv", 2)]
-    assert digests_by_day(raw, DELIVERY_DAY, [D1]) != before
+    assert digests_by_day(OnDisk(raw), DELIVERY_DAY, [D1]) != before
     assert application.basis.staged_inputs("whole", (D1,)) != staged
     assert ids(kit, application, D1, name="whole") == [1, 2]
     (kit.layout.sources / f"trips/{D1}-1.csv").unlink()
@@ -226,7 +228,7 @@ class Story:
 
     def back_up(self) -> None:
         folder = Path(mkdtemp(dir=self.house.root))
-        for path in (self.house.layout.raw_path("trips"), self.house.layout.staging_path("trips")):
+        for path in (path_of(self.house.layout.raw_path("trips")), path_of(self.house.layout.staging_path("trips"))):
             if path.exists():
                 shutil.copytree(path, folder / path.parent.name)
         self.backup = folder, self.in_raw
@@ -236,7 +238,7 @@ class Story:
         if self.backup is None:
             return
         folder, self.in_raw = self.backup
-        for path in (self.house.layout.raw_path("trips"), self.house.layout.staging_path("trips")):
+        for path in (path_of(self.house.layout.raw_path("trips")), path_of(self.house.layout.staging_path("trips"))):
             shutil.rmtree(path, ignore_errors=True)
             if (folder / path.parent.name).exists():
                 shutil.copytree(folder / path.parent.name, path)
@@ -258,8 +260,10 @@ class Story:
 
     def seen(self) -> dict[object, object]:
         """What readers see."""
-        path = self.house.layout.published_path("trips")
-        return dict(values(self.house.table(path).where(f"day = '{D7}'"), "id", "kind")) if is_table(path) else {}
+        path = path_of(self.house.layout.published_path("trips"))
+        return (
+            dict(values(self.house.table(path).where(f"day = '{D7}'"), "id", "kind")) if is_table(OnDisk(path)) else {}
+        )
 
 
 def _path(place: Place) -> str:

@@ -14,6 +14,7 @@ from backfill_assets.application import Application
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.unit import UnitState
 from backfill_assets.pipeline.deliveries import Chosen
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.without_dagster import built, judged, publish
 from backfill_assets_tests.spark.pipeline.kit import Kit, commits
 from backfill_assets_tests.unit.extracts.kit import (
@@ -40,7 +41,7 @@ FILL = (
 
 def published(application: Application) -> Mapping[dt.date, tuple[int, Decimal]]:
     """Number of rows and sum of the amounts of each day that readers see."""
-    table = DeltaTable(application.layout.published_path("orders")).to_pyarrow_table(columns=["day", "amount"])
+    table = DeltaTable(path_of(application.layout.published_path("orders"))).to_pyarrow_table(columns=["day", "amount"])
     sums = table.group_by("day").aggregate([("amount", "count"), ("amount", "sum")]).to_pylist()
     return {row["day"]: (row["amount_count"], row["amount_sum"]) for row in sums}
 
@@ -72,11 +73,11 @@ def test_rows_are_published_exactly_and_an_older_day_changes_only_when_asked(kit
     publish(application, kit.spark, "orders", DAYS)
     assert published(application) == in_database(shop)
     assert sum(count for count, _ in published(application).values()) == 129_600
-    before = commits(application.layout.raw_path("orders"))
+    before = commits(path_of(application.layout.raw_path("orders")))
     run(shop, "UPDATE orders SET amount = amount + 1 WHERE id = 5")
     assert land(application, kit, *DAYS) == []
     assert application.pipeline.days_to_land("orders", DAYS) == ()
-    assert commits(application.layout.raw_path("orders")) == before
+    assert commits(path_of(application.layout.raw_path("orders"))) == before
 
     done = application.delivery_commands.reland(kit.spark, "orders", Chosen(days=DAYS), "a price was wrong")
     assert ([one.day for one in done.deliveries], done.published) == ([D1], (D1,))

@@ -11,12 +11,13 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.core.errors import StorageError
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.reading import is_table
+from backfill_assets.delta.opening import is_table
 from backfill_assets.pipeline.build import Audit, build_shadow
 from backfill_assets.pipeline.stage import stage
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets_tests.full_disk import TMPFS, full, small_disk
 from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, NOW, Kit, commits, values
@@ -40,14 +41,14 @@ def steps(kit: Kit, loaded: LoadedDataset) -> dict[str, Step]:
 def place(kit: Kit, loaded: LoadedDataset, step: str) -> Path:
     """Folder of the table that a step writes; for staging the one above it."""
     return {
-        "raw": kit.layout.raw_path(loaded.name),
-        "staging": kit.layout.staging_path(loaded.name),
+        "raw": path_of(kit.layout.raw_path(loaded.name)),
+        "staging": path_of(kit.layout.staging_path(loaded.name)),
         "shadow": kit.shadow_folder(loaded),
     }[step]
 
 
 def tables(folder: Path) -> list[Path]:
-    return [log.parent for log in folder.rglob("_delta_log") if is_table(log.parent)]
+    return [log.parent for log in folder.rglob("_delta_log") if is_table(OnDisk(log.parent))]
 
 
 def rows(kit: Kit, folder: Path) -> list[tuple[object, ...]]:

@@ -19,6 +19,7 @@ from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.evidence.inputs import golden_fingerprints
 from backfill_assets.pipeline.golden import golden_counts, golden_samples
 from backfill_assets.pipeline.tables import struct_of
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, D4, FOLDER, Kit
 
 BOOKED = {"format": "csv", "path": "golden/booked.csv", "columns": {"day": "date", "kind": "string", "fee": "double"}}
@@ -58,7 +59,7 @@ def shadow(module_kit: Kit) -> Path:
 @pytest.fixture
 def kit(kit: Kit, shadow: Path) -> Kit:
     """A warehouse of the test's own with a copy of the shadow."""
-    shutil.copytree(shadow, kit.layout.published_path("trips") / FOLDER)
+    shutil.copytree(shadow, path_of(kit.layout.published_path("trips")) / FOLDER)
     return kit
 
 

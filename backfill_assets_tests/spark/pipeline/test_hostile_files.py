@@ -18,7 +18,8 @@ import pytest
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.pipeline.land import land
-from backfill_assets.storage.files import discover
+from backfill_assets.storage.disk import path_of
+from backfill_assets.storage.sources import discover
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, NOW, Kit, commits, values
 
 gzipped = partial(gzip.compress, mtime=0)
@@ -79,7 +80,7 @@ def zstd(content: bytes) -> bytes:
 
 
 def unwritten(kit: Kit) -> bool:
-    return not list(kit.layout.raw_path("trips").glob("_delta_log/*.json"))
+    return not list(path_of(kit.layout.raw_path("trips")).glob("_delta_log/*.json"))
 
 
 def refused(kit: Kit, loaded: LoadedDataset, name: str) -> None:
@@ -108,7 +109,7 @@ def test_every_broken_file_is_landed_with_its_bad_rows_counted_and_the_good_ones
     assert counts["cut"][1] >= 1
     assert fmt == "jsonl" or counts["more_than_spark_takes"] == (1, 1)
     assert counts["binary"][0] == counts["binary"][1] > 0
-    assert commits(kit.layout.raw_path("trips")) == 1
+    assert commits(path_of(kit.layout.raw_path("trips"))) == 1
     assert (INJECTION,) in values(kit.raw(loaded).where(f"_source_file = 'trips/{D1}-sql.{fmt}'"), "kind")
     assert kit.land(loaded, D1, D2) == tuple(deliveries.values())
 

@@ -21,7 +21,8 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.pipeline.land import land
 from backfill_assets.settings import Settings
 from backfill_assets.spark.session import open_session
-from backfill_assets.storage.files import discover, sha256_of
+from backfill_assets.storage.disk import path_of, sha256_of
+from backfill_assets.storage.sources import discover
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, NOW, Kit, commits, values
 
 COLUMNS = {"day": "date", "id": "integer", "kind": "string", "amount": "double", "fee": "decimal(12,2)"}
@@ -168,7 +169,7 @@ def test_csv_rows_land_with_their_file_and_corrupt_ones_are_quarantined_and_coun
 
 
 def test_a_batch_is_one_commit_with_one_file_per_delivery_day(landed: Landed) -> None:
-    raw = landed.kit.layout.raw_path("trips")
+    raw = path_of(landed.kit.layout.raw_path("trips"))
     assert commits(raw) == 1
     files = Counter(path.parent.name for path in raw.glob("_delivery_day=*/*.parquet"))
     assert files[f"_delivery_day={IN_PARTS}"] == 1
@@ -210,13 +211,13 @@ def test_landing_again_after_a_crash_before_the_ledger_counts_but_appends_nothin
     loaded = kit.dataset()
     kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},x,a,1,1")
     first = kit.land(loaded, D1)
-    before = commits(kit.layout.raw_path("trips"))
+    before = commits(path_of(kit.layout.raw_path("trips")))
     assert kit.land(loaded, D1) == first
     kit.deliver(D1, f"{D1},2,a,1,1", part="-more")
     again = kit.land(loaded, D1)
     assert sorted((d.rows, d.corrupt_rows) for d in again) == [(1, 0), (2, 1)]
     assert kit.raw(loaded).count() == 3
-    assert commits(kit.layout.raw_path("trips")) == before + 1
+    assert commits(path_of(kit.layout.raw_path("trips"))) == before + 1
 
 
 def test_the_same_content_under_another_name_is_a_delivery_of_its_own(kit: Kit) -> None:
@@ -257,7 +258,7 @@ def test_a_header_without_a_declared_column_is_refused_before_anything_is_writte
         SourceError, match=rf"trips/{D2}\.csv: its header does not name id; expected day, id.*found day, number"
     ):
         kit.land(loaded, D1, D2)
-    assert not kit.layout.raw_path("trips").exists()
+    assert not path_of(kit.layout.raw_path("trips")).exists()
 
 
 def test_a_header_that_names_a_column_twice_is_refused(kit: Kit) -> None:
@@ -346,7 +347,7 @@ def test_a_parquet_file_damaged_inside_is_refused_by_name_and_nothing_is_written
     file.write_bytes(content)
     with pytest.raises(SourceError, match=rf"trips.*{D1}\.parquet"):
         kit.land(loaded, D1)
-    assert not list(kit.layout.raw_path("trips").glob("_delta_log/*.json"))
+    assert not list(path_of(kit.layout.raw_path("trips")).glob("_delta_log/*.json"))
 
 
 def test_a_changed_type_of_a_parquet_column_is_refused_with_the_way_out(kit: Kit) -> None:

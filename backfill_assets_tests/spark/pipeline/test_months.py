@@ -11,6 +11,7 @@ from backfill_assets.application import Application
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.evidence import Verdict
 from backfill_assets.core.unit import UnitState
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.without_dagster import built, judged, publish
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, D4, TRIPS, Kit, values
 
@@ -63,7 +64,7 @@ def test_each_day_of_a_month_is_built_from_its_rows_in_the_file_of_the_month(kit
     assert application.late_deliveries.moved("trips") == (D3,)
     application.publisher.release(unit.id)
     assert application.late_deliveries.moved("trips") == ()
-    published = kit.table(kit.layout.published_path("trips"))
+    published = kit.table(path_of(kit.layout.published_path("trips")))
     assert values(published, "day", "id", "fee") == [
         (D1, 1, Decimal("1.00")),
         (D2, 1, Decimal("2.00")),
@@ -107,7 +108,7 @@ def test_rows_of_the_last_days_of_a_month_may_come_in_the_next_file(kit: Kit) ->
     application.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
     deliver(kit, "202402", f"{D1},1,a,10,1.00", f"{D2},1,a,10,2.00", hour=1)
     publish(application, kit.spark, "trips", (D1, D2))
-    published = kit.table(kit.layout.published_path("trips"))
+    published = kit.table(path_of(kit.layout.published_path("trips")))
     # The file of March may bring the last day of February, and no earlier one.
     assert values(published, "day", "id") == [(D1, 1), (D2, 1), (D2, 2)]
     unit = built(application, kit.spark, "trips", (D3,))

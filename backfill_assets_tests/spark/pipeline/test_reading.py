@@ -25,6 +25,7 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.sources import Reference
 from backfill_assets.pipeline.run_models import read_file
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, Kit, values
 
 TYPES = {
@@ -216,7 +217,7 @@ def test_a_new_declaration_applies_to_landed_files_without_their_source(kit: Kit
     expected = [(1, None, "4.50", "x"), (2, "b", "4.5049", "y"), (3, "K\u00f6ln", "1", "z")]
     assert values(kit.staged(loaded), "id", "note", "amount", "more") == expected
     # Another type: values that it cannot hold are counted.
-    shutil.rmtree(kit.layout.staging_path("trips"))
+    shutil.rmtree(path_of(kit.layout.staging_path("trips")))
     typed = declared(kit, source({**more, "amount": "decimal(9,2)"}, csv=csv, encoding="latin-1"), "amount")
     assert typed.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 2}
     assert [(d.rows, d.corrupt_rows) for d in typed.ledger.deliveries("trips", [D1])] == [(3, 1)]
@@ -256,7 +257,7 @@ def test_undeclared_columns_are_dropped_where_the_dataset_says_so_and_come_from_
     observed = source(OLD, undeclared="drop")
     application = declared(kit, observed, "amount")
     application.pipeline.land(kit.spark, "trips", (D1,))
-    rows = kit.table(kit.layout.raw_path("trips")).select("_line", "_header").collect()
+    rows = kit.table(path_of(kit.layout.raw_path("trips"))).select("_line", "_header").collect()
     assert sorted(bytes(row["_line"]).decode() for row in rows if row["_line"]) == ['{"id":"1","amount":"4,\\"5"}']
     assert [row["_header"] for row in rows] == [None, None]
     loaded = application.datasets["trips"]
@@ -392,7 +393,7 @@ def test_raw_in_another_layout_is_refused_with_the_way_out(kit: Kit) -> None:
     loaded = kit.dataset(source=source({"id": "string"}))
     kit.put(f"trips/{D1}.csv", "id\n1\n")
     kit.spark.sql(f"SELECT DATE'{D1}' AS _delivery_day, '1' AS id, 'x' AS _source_file").write.format("delta").save(
-        str(kit.layout.raw_path("trips"))
+        str(path_of(kit.layout.raw_path("trips")))
     )
     with pytest.raises(SourceError, match=r"raw does not keep lines, as of text files\. Move this folder away"):
         kit.land(loaded, D1)

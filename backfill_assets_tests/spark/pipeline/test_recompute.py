@@ -21,6 +21,7 @@ from backfill_assets.proof.history_diff import HistoryDiff, as_markdown
 from backfill_assets.proof.recompute import SparkRecomputations
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.engine import engine_settings
 from backfill_assets_tests.harness import without_dagster
 from backfill_assets_tests.harness.git import git
@@ -233,9 +234,11 @@ def test_rewrites_by_others_meanwhile_are_named_and_those_of_a_live_run_are_not(
                 return
             live = application.build(D3)
             application.publisher.release(live.id)
-            kit.spark.sql(f"DELETE FROM delta.`{kit.layout.published_path('trips')}` WHERE day = DATE'{D2}' AND id = 1")
             kit.spark.sql(
-                f"DELETE FROM delta.`{kit.layout.raw_path('trips')}` "
+                f"DELETE FROM delta.`{path_of(kit.layout.published_path('trips'))}` WHERE day = DATE'{D2}' AND id = 1"
+            )
+            kit.spark.sql(
+                f"DELETE FROM delta.`{path_of(kit.layout.raw_path('trips'))}` "
                 f"WHERE _delivery_day = DATE'{D2}' AND CAST(_line AS STRING) LIKE '{D2},1,%'"
             )
 
@@ -268,11 +271,11 @@ def _totals(kit: Kit) -> LoadedDataset:
 
 
 def _folders(kit: Kit) -> list[Path]:
-    return sorted(path for path in kit.layout.warehouse.rglob("*") if "_delta_log" not in path.parts)
+    return sorted(path for path in path_of(kit.layout.warehouse).rglob("*") if "_delta_log" not in path.parts)
 
 
 def _scratch(kit: Kit) -> list[Path]:
-    return [path for path in kit.layout.published_path("trips").glob("_shadow/*") if path.name[0] in "pd"]
+    return [path for path in path_of(kit.layout.published_path("trips")).glob("_shadow/*") if path.name[0] in "pd"]
 
 
 def test_changed_models_of_a_commit_are_compared_with_what_is_published(kit: Kit, spark_settings: Settings) -> None:

@@ -17,7 +17,7 @@ from backfill_assets.delta.releases_table import ReleasesTable, projection
 from backfill_assets.evidence.inputs import reference_fingerprints
 from backfill_assets.pipeline.samples import sample
 from backfill_assets.pipeline.views import ensure_views
-from backfill_assets.storage.files import sha256_of
+from backfill_assets.storage.disk import sha256_of
 from backfill_assets_tests.harness.tables import manifest
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, NOW, TRIPS, Kit, values
 

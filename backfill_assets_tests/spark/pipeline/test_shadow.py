@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from backfill_assets.core.errors import ModelError, SourceError
 from backfill_assets.pipeline.build import Audit, build_shadow
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, FACT, NOW, Kit, Prepared, commits, values
 
 
@@ -157,7 +158,9 @@ def test_every_column_type_survives_and_has_the_same_fingerprint_in_a_copy(kit: 
     kit.put(f"trips/{D1}.jsonl", "\n".join(text))
     kit.build(loaded, D1)
     copy = kit.shadow(loaded).repartition(3, F.rand())
-    copy.write.format("delta").mode("append").partitionBy("day").save(str(kit.layout.published_path(loaded.name)))
+    copy.write.format("delta").mode("append").partitionBy("day").save(
+        str(path_of(kit.layout.published_path(loaded.name)))
+    )
     sides = kit.measure(loaded, D1)[D1]
     assert sides.shadow.rows == 3
     assert sides.shadow.fingerprint == sides.published.fingerprint

@@ -18,10 +18,11 @@ from backfill_assets.application import Application
 from backfill_assets.core.errors import BackfillError, EvidenceError, SourceError
 from backfill_assets.core.unit import AttemptState, Unit, UnitState
 from backfill_assets.dataset.loaded import Case
-from backfill_assets.delta.reading import is_table
+from backfill_assets.delta.opening import is_table
 from backfill_assets.evidence.readiness import Blocker
 from backfill_assets.pipeline.tables import quoted, read_table
 from backfill_assets.settings import Settings
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.testing.cases import lay_out, read_case
 from backfill_assets_tests.harness.between import Happens, between, nothing
 from backfill_assets_tests.harness.without_dagster import built, judged, opened, publish
@@ -89,7 +90,7 @@ class Bronze:
         return values(found, "day", "id", "kind", "amount", "fee")
 
     def rows(self) -> list[tuple[object, ...]]:
-        return values(read_table(self.kit.spark, self.home), "day", "Id", "kind", "amount", "fee")
+        return values(read_table(self.kit.spark, OnDisk(self.home)), "day", "Id", "kind", "amount", "fee")
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ def test_a_row_makes_its_day_stale_until_it_is_released_and_optimize_makes_none_
     assert build_what_is_missing(application, spark, unit) == (D1,)
     application.publisher.release(unit.id)
     assert bronze.published() == bronze.rows()
-    assert not application.layout.raw_path("trips").exists()
+    assert not path_of(application.layout.raw_path("trips")).exists()
     files = {path.name for path in bronze.home.rglob("*.parquet")}
     bronze.sql(f"OPTIMIZE {bronze}")
     assert {path.name for path in bronze.home.rglob("*.parquet")} > files
@@ -285,7 +286,7 @@ def test_columns_that_the_table_does_not_have_are_refused_by_name(
     application = bronze.application(columns={**COLUMNS, **columns})
     with pytest.raises(SourceError, match=message):
         built(application, bronze.kit.spark, "trips", (D1,))
-    assert not application.layout.staging_path("trips").exists()
+    assert not path_of(application.layout.staging_path("trips")).exists()
 
 
 def test_days_that_are_text_are_read_by_day(bronze: Bronze) -> None:

@@ -16,6 +16,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import digests_by_day
 from backfill_assets.pipeline import stage as staging_module
 from backfill_assets.pipeline.stage import StagedCounts, stage, vacuum_staging
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, D4, DAYS, TRIPS, Kit, commits, values
 
 LATE = {**TRIPS["source"], "late_days": 1}  # type: ignore[dict-item]
@@ -43,7 +44,7 @@ def staged(module_kit: Kit) -> Staged:
 
 def test_a_staged_day_names_the_files_that_hold_it(staged: Staged) -> None:
     folder = staged.kit.staging_folder(staged.loaded)
-    held = digests_by_day(folder, "day", (D1, D2, D3))
+    held = digests_by_day(OnDisk(folder), "day", (D1, D2, D3))
     assert {day: (one.place, one.files) for day, one in staged.counts.items()} == {
         day: (folder.name, files) for day, files in held.items()
     }
@@ -180,7 +181,7 @@ def test_staging_models_with_wrong_columns_or_rows_are_refused(kit: Kit) -> None
         changed = kit.dataset(staging=text)
         with pytest.raises(ModelError, match=message):
             stage(kit.spark, changed, kit.layout, (D1,), kit.in_force(changed))
-    assert not list(kit.layout.staging_path("trips").glob("*/_delta_log/*.json"))
+    assert not list(path_of(kit.layout.staging_path("trips")).glob("*/_delta_log/*.json"))
 
 
 def test_rows_of_other_days_are_counted_while_days_are_written(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +237,7 @@ def test_the_sweep_deletes_old_files_of_staging_and_keeps_newer_ones_and_raw(kit
     assert vacuum_staging(session, loaded, kit.layout) == 0
     assert opened == []
     (file,) = kit.staging_folder(loaded).glob("*/*.parquet")
-    (raw,) = kit.layout.raw_path(loaded.name).glob("*/*.parquet")
+    (raw,) = path_of(kit.layout.raw_path(loaded.name)).glob("*/*.parquet")
     copies = {"old.parquet": file, "new.parquet": file, "raw.parquet": raw}
     left = {name: Path(shutil.copy(path, path.with_name(name))) for name, path in copies.items()}
     for path in (left["old.parquet"], left["raw.parquet"], *file.parent.glob(".*.crc")):

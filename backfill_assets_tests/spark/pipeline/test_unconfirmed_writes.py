@@ -10,6 +10,7 @@ import pytest
 
 from backfill_assets.core.errors import StorageError
 from backfill_assets.pipeline.stage import stage
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.spark.pipeline.kit import D1, Kit, commits, values
 
@@ -35,7 +36,7 @@ def test_a_write_of_spark_that_the_disk_does_not_confirm_is_completed_by_the_sam
         else:
             stage(kit.spark, loaded, kit.layout, (D1,), kit.in_force(loaded))
 
-    home = kit.layout.raw_path(loaded.name) if step == "raw" else kit.layout.staging_path(loaded.name)
+    home = path_of(kit.layout.raw_path(loaded.name)) if step == "raw" else path_of(kit.layout.staging_path(loaded.name))
     observed.injected(f"an input/output error when {step} is brought to the disk")
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", unconfirmed)

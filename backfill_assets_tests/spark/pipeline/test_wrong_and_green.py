@@ -28,7 +28,8 @@ from backfill_assets.pipeline.deliveries import Chosen
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, read_in_force
 from backfill_assets.pipeline.tables import read_days
-from backfill_assets.storage.files import discover
+from backfill_assets.storage.disk import OnDisk, path_of
+from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.between import between
 from backfill_assets_tests.harness.without_dagster import build, built, judged, opened, publish
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, D4, DAYS, FACT, NOW, STAGING, TRIPS, Kit, values
@@ -199,7 +200,7 @@ def test_a_column_that_upstream_days_were_built_without_is_named_as_missing(kit:
     evidence = judged(application, unit, "totals")
     assert [v for day in (D1, D2) for v in evidence[day].verdicts if v.refuses] == []
     application.publisher.release(unit.id)
-    table = kit.table(kit.layout.published_path("totals"))
+    table = kit.table(path_of(kit.layout.published_path("totals")))
     assert values(table, "day", "fee") == [(D1, Decimal("0.00")), (D2, Decimal("10.00"))]
 
 
@@ -210,7 +211,7 @@ def test_upstream_days_that_come_and_go_while_a_day_is_built_are_not_published(k
     kit.publish(trips, kit.rows((D1, 1, "a", 50.0, Decimal(10))))
     other = kit.rows((D1, 1, "a", 50.0, Decimal(99)))
     application = Application(kit.settings)
-    table = kit.layout.published_path("trips")
+    table = path_of(kit.layout.published_path("trips"))
 
     def comes() -> None:
         kit.publish(trips, other)
@@ -236,7 +237,7 @@ def test_upstream_days_that_come_and_go_while_a_day_is_built_are_not_published(k
         # It is fresh: a release would find no change.
         assert judged(application, unit, "totals")[D1].basis.upstream == application.basis.upstream("totals", (D1,))[D1]
         discard(application, unit)
-        shadow = DeltaTable(kit.layout.published_path("totals") / attempt.folder)
+        shadow = DeltaTable(path_of(kit.layout.published_path("totals")) / attempt.folder)
         found: list[Decimal] = shadow.to_pyarrow_table(columns=["fee"])["fee"].to_pylist()
         return found
 
@@ -282,7 +283,7 @@ def test_rows_that_raw_has_lost_are_landed_again_or_named_as_missing(kit: Kit) -
     application.pipeline.land(kit.spark, "trips", (D1,))
     known = application.ledger.deliveries("trips", [D1])
     # Raw from an earlier backup.
-    shutil.rmtree(kit.layout.raw_path("trips"))
+    shutil.rmtree(path_of(kit.layout.raw_path("trips")))
     os.utime(file, (1, 1))
     assert application.pipeline.days_to_land("trips", (D1,)) == (D1,)
     with pytest.raises(SourceError, match="has fewer rows of 2024-02-28 than were landed; launch raw of these days"):
@@ -290,8 +291,8 @@ def test_rows_that_raw_has_lost_are_landed_again_or_named_as_missing(kit: Kit) -
     assert application.pipeline.land(kit.spark, "trips", (D1,)).new == ()
     assert values(kit.raw(loaded), "id", "_delivered_at") == [(1, known[0].delivered_at.replace(tzinfo=None))]
     assert judged(application, built(application, kit.spark, "trips", (D1,)), "trips")[D1].passed
-    shutil.rmtree(kit.layout.raw_path("trips"))
-    shutil.rmtree(kit.layout.staging_path("trips"))
+    shutil.rmtree(path_of(kit.layout.raw_path("trips")))
+    shutil.rmtree(path_of(kit.layout.staging_path("trips")))
     file.write_text("another one")
     with pytest.raises(SourceError, match=rf"trips/{D1}.csv is no longer among the sources as landed then; restore"):
         application.pipeline.stage(kit.spark, "trips", (D1,))
@@ -303,7 +304,7 @@ def test_unknown_rows_do_not_stand_in_for_rows_that_raw_has_lost(kit: Kit) -> No
     kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,a,10,1.00")
     application = Application(kit.settings)
     application.pipeline.land(kit.spark, "trips", (D1,))
-    DeltaTable(kit.layout.raw_path("trips")).update(updates={"_source_file": "'trips/other.csv'"})
+    DeltaTable(path_of(kit.layout.raw_path("trips"))).update(updates={"_source_file": "'trips/other.csv'"})
     assert application.pipeline.days_to_land("trips", (D1,)) == ()
     match = (
         rf"raw has 0 rows of trips/{D1}.csv, but 2 were landed.* backfill reland trips --prefix trips/{D1}.csv --reason"
@@ -317,14 +318,14 @@ def test_unknown_rows_do_not_stand_in_for_rows_that_raw_has_lost(kit: Kit) -> No
     ) as refused:
         application.pipeline.stage(kit.spark, "trips", (D1,))
     digits = re.findall(r"\((\w{8})\)", str(refused.value))[0]
-    DeltaTable(kit.layout.raw_path("trips")).delete(
+    DeltaTable(path_of(kit.layout.raw_path("trips"))).delete(
         f"_delivery_day = '{D1}' AND _source_file = 'trips/other.csv' AND _fingerprint LIKE '{digits}%'"
     )
     assert application.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 2}
     # Rows that are there twice are not accepted either.
-    rows = DeltaTable(kit.layout.raw_path("trips")).to_pyarrow_table()
-    write_deltalake(kit.layout.raw_path("trips"), rows, mode="append")
-    shutil.rmtree(kit.layout.staging_path("trips"))
+    rows = DeltaTable(path_of(kit.layout.raw_path("trips"))).to_pyarrow_table()
+    write_deltalake(path_of(kit.layout.raw_path("trips")), rows, mode="append")
+    shutil.rmtree(path_of(kit.layout.staging_path("trips")))
     doubled = rf"raw has 4 rows of trips/{D1}.csv, but 2 were landed"
     with pytest.raises(SourceError, match=doubled):
         application.pipeline.stage(kit.spark, "trips", (D1,))
@@ -374,14 +375,14 @@ def test_raw_is_counted_and_read_at_one_version(kit: Kit) -> None:
     loaded = kit.dataset()
     kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},2,a,10,1.00")
     kit.land(loaded, D1)
-    raw, force = kit.layout.raw_path("trips"), kit.in_force(loaded)
+    raw, force = path_of(kit.layout.raw_path("trips")), kit.in_force(loaded)
     counted = read_in_force(kit.spark, loaded, kit.layout, [D1], force)
     (commit,) = (raw / "_delta_log").glob("*.json")
     DeltaTable(raw).delete()
     # Delta itself refuses a version older than a week that is no longer the newest.
     os.utime(commit, (NOW.timestamp(), NOW.timestamp()))
     unmet = shutil.copytree(raw, raw.with_name("unmet"))
-    assert read_days(kit.spark, unmet, DELIVERY_DAY, [D1], version=0).count() == counted.count() == 2
+    assert read_days(kit.spark, OnDisk(unmet), DELIVERY_DAY, [D1], version=0).count() == counted.count() == 2
     shutil.rmtree(raw)
     with pytest.raises(SourceError, match=rf"raw has 0 rows of trips/{D1}.csv, but 2 were landed"):
         read_in_force(kit.spark, loaded, kit.layout, [D1], force)
@@ -415,7 +416,7 @@ def test_rows_that_another_process_stages_meanwhile_are_not_published_under_this
         pipeline.validate(kit.spark, unit, attempt)
     others = iter(range(3))
     attempt = application.ledger.start_attempt(unit.id, "trips", (D1,), unit.id, dt.timedelta(minutes=10))
-    shutil.rmtree(kit.layout.staging_path("trips"))
+    shutil.rmtree(path_of(kit.layout.staging_path("trips")))
     with pytest.raises(EvidenceError, match="staging changed 3 times while its shadow was built"):
         pipeline.build(kit.spark, unit, attempt)
 

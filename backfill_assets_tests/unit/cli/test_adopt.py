@@ -26,6 +26,7 @@ from backfill_assets.dataset.load import load_folder
 from backfill_assets.delta.adoptable import FoundColumn, FoundTable, look_at
 from backfill_assets.delta.commit import GENERATED, LENGTH
 from backfill_assets.project.adopted_dataset import draft_of
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import OWNER
 from backfill_assets_tests.harness.clocks import START
 
@@ -212,7 +213,7 @@ def test_the_draft_of_any_table_is_a_dataset_without_problems(
     taken = {"p", "k"}
     own = tuple(column for column in columns if column.name not in taken)
     found = FoundTable(
-        Path("lake"), (FoundColumn("p", "date", nullable=False), FoundColumn("k", "long", nullable=False), *own),
+        OnDisk(Path("lake")), (FoundColumn("p", "date", nullable=False), FoundColumn("k", "long", nullable=False), *own),
         "p", comment, constraints, (DAY,), 1, 1, 0, TableCommit(0, START, CommitKind.foreign, "WRITE"), (),
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("drafts")
@@ -229,7 +230,7 @@ def test_the_draft_of_any_table_is_a_dataset_without_problems(
 
 
 def test_a_table_shows_what_it_has(lake: Path) -> None:
-    found = look_at(lake)
+    found = look_at(OnDisk(lake))
     assert (found.days, found.rows, found.files, found.version, found.comment) == ((DAY,), 2, 1, 1, "Orders by day.")
     assert found.constraints == {"Is Positive": "amount > 0"}
     assert found.problems == ()

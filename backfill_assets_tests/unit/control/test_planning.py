@@ -23,7 +23,7 @@ from backfill_assets.core.unit import AttemptState, Hold, Launch, ReleaseMode, U
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.dataset.sources import OnMissing, Source
 from backfill_assets.evidence.basis import CurrentBasis
-from backfill_assets.storage.files import delivered_sizes, discover
+from backfill_assets.storage.sources import delivered_sizes, discover
 from backfill_assets.warehouse import Warehouse
 from backfill_assets_tests.harness.specifications import specification
 from backfill_assets_tests.harness.tables import dataset, day, derived, layout, loaded

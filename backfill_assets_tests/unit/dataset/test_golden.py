@@ -13,8 +13,9 @@ import pytest
 import backfill_assets
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.pipeline.formats import require_columns
-from backfill_assets.storage.files import discover
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.sources import discover
 from backfill_assets.testing.cases import Table, collect_cases, differences, lay_out, read_table
 from backfill_assets_tests.harness.dataset_folders import YAML, write_dataset
 
@@ -116,7 +117,7 @@ def test_a_case_has_the_name_and_the_compression_that_the_path_asks_for(
     )
     write_case(tmp_path / "d", {case: RAW, "expected.csv": EXPECTED}, yaml)
     (golden,) = collect_cases(tmp_path / "d")
-    layout = Layout(tmp_path / "warehouse", tmp_path / "sources")
+    layout = Layout(OnDisk(tmp_path / "warehouse"), tmp_path / "sources")
     lay_out(golden, layout.sources)
     assert [file.path for file in discover(golden.loaded, layout, [DAY])] == [place]
     with pa.input_stream(str(layout.sources / place), compression="detect") as file:

@@ -16,6 +16,7 @@ from backfill_assets.core.release import DaySwap, Manifest, ReleaseKind
 from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets.settings import Settings
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.ledgers import copy_empty_ledger
 from backfill_assets_tests.harness.tables import ARROW
 
@@ -35,7 +36,7 @@ class Flights:
         self.application = Application(Settings.from_env(self.environ))
         self.dataset = self.application.dataset("flights")
         self.table = self.application.tables["flights"]
-        self.home = self.application.layout.published_path("flights")
+        self.home = path_of(self.application.layout.published_path("flights"))
         self._releases = 0
 
     def release(self, data: Mapping[dt.date, Sequence[Departure]]) -> str:

@@ -9,6 +9,7 @@ from deltalake.exceptions import TableNotFoundError
 from backfill_assets.core.errors import InvalidNameError, LayoutError, PreconditionError
 from backfill_assets.core.release import DaySwap
 from backfill_assets.delta.table import PublishedTable
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.layout import Layout
 from backfill_assets_tests.harness.tables import content, day, manifest, only, publish, rows_of, write_shadow
 
@@ -22,17 +23,17 @@ def shadow(home: Path) -> Path:
 
 
 def test_paths_of_tables_lie_below_the_warehouse(tmp_path: Path) -> None:
-    layout = Layout(tmp_path / "w", tmp_path / "s")
-    assert layout.raw_path("sales") == tmp_path / "w" / "raw" / "sales"
-    assert layout.staging_path("sales") == tmp_path / "w" / "staging" / "sales"
-    assert layout.published_path("sales") == tmp_path / "w" / "published" / "sales"
+    layout = Layout(OnDisk(tmp_path / "w"), tmp_path / "s")
+    assert path_of(layout.raw_path("sales")) == tmp_path / "w" / "raw" / "sales"
+    assert path_of(layout.staging_path("sales")) == tmp_path / "w" / "staging" / "sales"
+    assert path_of(layout.published_path("sales")) == tmp_path / "w" / "published" / "sales"
     assert layout.source_file("a/b.csv") == tmp_path / "s" / "a" / "b.csv"
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "A", "_shadow"])
 def test_an_unsafe_dataset_name_reaches_no_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidNameError):
-        Layout(tmp_path, tmp_path).raw_path(name)
+        Layout(OnDisk(tmp_path), tmp_path).raw_path(name)
 
 
 def test_a_link_out_of_the_warehouse_is_refused(tmp_path: Path) -> None:
@@ -40,13 +41,13 @@ def test_a_link_out_of_the_warehouse_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "w" / "raw" / "sales").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(LayoutError, match="leads out of"):
-        Layout(tmp_path / "w", tmp_path / "s").raw_path("sales")
+        Layout(OnDisk(tmp_path / "w"), tmp_path / "s").raw_path("sales")
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "/etc/passwd", ""])
 def test_a_source_file_lies_below_the_sources(tmp_path: Path, path: str) -> None:
     with pytest.raises(LayoutError):
-        Layout(tmp_path / "w", tmp_path / "s").source_file(path)
+        Layout(OnDisk(tmp_path / "w"), tmp_path / "s").source_file(path)
 
 
 def test_a_sealed_shadow_is_no_longer_a_table(table: PublishedTable, shadow: Path) -> None:

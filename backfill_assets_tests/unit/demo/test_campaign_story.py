@@ -22,6 +22,7 @@ from backfill_assets.cli.app import app
 from backfill_assets.core.days import day_range
 from backfill_assets.core.expected_change import Change, parse_change
 from backfill_assets.dataset.load import load_folder
+from backfill_assets.storage.disk import OnDisk
 from demo.campaign_figures import Sales, by_month, differing, published_sales
 from demo.campaign_models import DATASET, UPSTREAM, Version, put_datasets, put_version
 from demo.campaign_specification import (
@@ -185,7 +186,7 @@ def test_published_figures_are_added_up_exactly_by_day_and_month(tmp_path: Path)
         " (DATE '1995-01-31', 0.2000, 1.0), (DATE '1995-02-01', 7.0001, 2.0)) AS t(order_date, net_revenue, margin)"
     )
     write_deltalake(str(tmp_path / "sales"), rows.to_arrow_table())
-    found = published_sales(tmp_path / "sales")
+    found = published_sales(OnDisk(tmp_path / "sales"))
     assert found == {one: Sales(Decimal("0.3"), Decimal("-0.5")), two: Sales(Decimal("7.0001"), Decimal(2))}
     assert by_month(found) == {"1995-01": found[one], "1995-02": found[two]}
     assert differing(found, {one: found[one]}, day_range(one, two)) == [two]

@@ -22,8 +22,8 @@ from backfill_assets.dataset.reading import reading_of
 from backfill_assets.dataset.sources import Format, OnMissing, Reference
 from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.evidence.outdated import OutdatedDays
-from backfill_assets.storage import files
-from backfill_assets.storage.files import discover
+from backfill_assets.storage import sources
+from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.actors import TwoChecks
 from backfill_assets_tests.harness.tables import day, layout, loaded
 from backfill_assets_tests.harness.world import World
@@ -151,7 +151,7 @@ def test_files_that_are_known_are_not_read_again(inbox: Inbox, monkeypatch: pyte
         read.append(path.name)
         return hashlib.sha256(path.read_bytes()).hexdigest()
 
-    monkeypatch.setattr(files, "sha256_of", sha256_of)
+    monkeypatch.setattr(sources, "sha256_of", sha256_of)
     assert inbox.days() == []
     assert read == []
     inbox.deliver(D2, "id\n2\n")

@@ -30,7 +30,8 @@ from backfill_assets.core.errors import BackfillError, SourceError
 from backfill_assets.dataset.reading import reading_of
 from backfill_assets.extracts.take import Extracts
 from backfill_assets.pipeline.formats import require_columns
-from backfill_assets.storage.files import discover, stamp_of
+from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.observed import Observed
@@ -96,14 +97,14 @@ def test_a_file_stays_while_its_rows_do_and_is_replaced_when_one_changes(shop: E
     run(shop, "INSERT INTO orders VALUES (1, '2024-03-01 12:00Z', 5.00), (2, NULL, NULL)")
     application = orders(tmp_path, database())
     take(application, D1, D2)
-    before = [stamp_of(file_of(application, day)) for day in (D1, D2)]
+    before = [OnDisk(file_of(application, day)).stamp() for day in (D1, D2)]
     assert (rows_in(application, D1)[0]["amount"], rows_in(application, D2)) == (Decimal("5.00"), [])
     take(application, D1, D2)
-    assert [stamp_of(file_of(application, day)) for day in (D1, D2)] == before
+    assert [OnDisk(file_of(application, day)).stamp() for day in (D1, D2)] == before
     run(shop, "UPDATE orders SET amount = 6 WHERE id = 1")
     take(application, D1, D2)
     assert rows_in(application, D1)[0]["amount"] == Decimal("6.00")
-    assert stamp_of(file_of(application, D2)) == before[1]
+    assert OnDisk(file_of(application, D2)).stamp() == before[1]
 
 
 def test_a_query_can_change_nothing(shop: Engine, tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ from backfill_assets.doctor.findings import RepairKind
 from backfill_assets.release import reconcile
 from backfill_assets.release.publish import AlreadyReleased
 from backfill_assets.release.reconcile import SettlementKind
-from backfill_assets.storage.files import sync
+from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.location import sync
 from backfill_assets_tests.harness.between import Died, dies_at
-from backfill_assets_tests.harness.tables import day, layout, rows_of, write_shadow
+from backfill_assets_tests.harness.tables import day, layout, on_paths, rows_of, write_shadow
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
 from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.faults.kit import COMMANDS, DAYS, NEW, OLD, published, ready, say
@@ -182,12 +183,12 @@ def test_a_release_is_on_the_disk_before_reconcile_finalizes_it(
     commit, release = newest_commit(found), str(found.tables["sales"].history()[0].release)
     counted: list[bool] = []
 
-    def sync(path: Path) -> None:
+    def look(path: Path) -> None:
         if path == commit:
             done = found.ledger.releases("sales", states={ReleaseState.finalized})
             counted.append(release in {r.manifest.release for r in done})
 
-    found.tables["sales"] = PublishedTable(layout(found.folder), found.datasets["sales"], found.clock, sync)
+    found.tables["sales"] = PublishedTable(layout(found.folder), found.datasets["sales"], found.clock, on_paths(look))
     more = "" if kept else ", and the ledger is lost"
     observed.injected(f"a {command} died before anybody knew its commit to be on the disk{more}")
     assert found.reconcile().run()
@@ -211,12 +212,12 @@ def test_a_checkpoint_is_synced_to_disk_with_its_commit_and_set_aside_with_it(wo
     checkpoint.write_bytes(b"half")
     pointer.write_text(f'{{"version":{int(commit.stem)},"size":1}}', encoding="utf-8")
     synced: list[Path] = []
-    shadows.sync_commits(table, int(commit.stem) - 1, synced.append)
+    shadows.sync_commits(OnDisk(table), int(commit.stem) - 1, on_paths(synced.append))
     assert {commit, checkpoint, pointer} <= set(synced)
 
     cut(commit)
     observed.injected("the newest commit is cut, and so is its checkpoint")
-    assert shadows.set_aside_torn(table, world.folder / "aside", sync)
+    assert shadows.set_aside_torn(OnDisk(table), OnDisk(world.folder / "aside"), sync)
     assert not {commit, checkpoint, pointer} & set(log.iterdir())
     assert world.tables["sales"].version() == int(commit.stem) - 1
     observed.found("the version before is read again")
@@ -284,14 +285,14 @@ def test_every_file_that_a_block_writes_to_a_table_is_synced_to_disk(observed: O
     synced: list[Path] = []
     for number in range(2):
         synced.clear()
-        with shadows.kept(home, synced.append):
+        with shadows.kept(OnDisk(home), on_paths(synced.append)):
             write_shadow(home, "", rows_of({day(number): [number]}))
         written = set(home.glob(f"day={day(number)}/*.parquet"))
         assert written
         assert written | {home / "_delta_log" / f"{number:020}.json"} <= set(synced)
         assert {home / "_delta_log", home, home.parent} <= set(synced)
     synced.clear()
-    with shadows.kept(home, synced.append):
+    with shadows.kept(OnDisk(home), on_paths(synced.append)):
         pass
     assert synced == []
     observed.found(f"{len(written)} data files, the log and their folders are on the disk; no more than was written")

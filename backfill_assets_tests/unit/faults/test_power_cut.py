@@ -10,8 +10,9 @@ import pytest
 
 from backfill_assets.core.errors import EvidenceError, PreconditionError
 from backfill_assets.delta.table import PublishedTable
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.between import Died, dies_at
-from backfill_assets_tests.harness.tables import day, layout
+from backfill_assets_tests.harness.tables import day, layout, on_paths
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
 from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.faults.kit import COMMANDS, NEW, OLD, POINTS, assert_one_command_finishes_it, ready, say
@@ -48,7 +49,9 @@ class Disk:
         self._home = world.homes["sales"]
         self._safe = {self._state(path) for path in self._files()}
         self.dies_at: Callable[[Path], bool] = lambda _path: False
-        world.tables["sales"] = PublishedTable(layout(world.folder), world.datasets["sales"], world.clock, self.sync)
+        world.tables["sales"] = PublishedTable(
+            layout(world.folder), world.datasets["sales"], world.clock, on_paths(self.sync)
+        )
 
     def sync(self, path: Path) -> None:
         if self.dies_at(path):
@@ -137,7 +140,7 @@ def test_a_commit_that_was_cut_needs_no_command_of_its_own(world: World, observe
     checksum.touch()
     say(world, command, unit)
     assert world.content() == (NEW if command == "publish" else OLD)
-    aside = layout(world.folder).aside_path("published/sales")
+    aside = path_of(layout(world.folder).aside_path("published/sales"))
     assert {path.name for path in aside.iterdir()} == {newest.name, checksum.name}
     assert not checksum.exists()
     assert world.doctor().examine() == ()

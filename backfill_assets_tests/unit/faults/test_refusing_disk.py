@@ -16,7 +16,7 @@ from backfill_assets.core.errors import BackfillError, ReadBackError, StorageErr
 from backfill_assets.core.release import shadow_of
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets_tests.full_disk import NO_DISK, TMPFS, full, small_disk
-from backfill_assets_tests.harness.tables import layout
+from backfill_assets_tests.harness.tables import layout, on_paths
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.faults.kit import (
@@ -70,7 +70,7 @@ def test_the_disk_does_not_confirm_a_commit(world: World, observed: Observed, co
             ill(path)
 
     table = world.tables["sales"]
-    world.tables["sales"] = PublishedTable(layout(world.folder), world.datasets["sales"], world.clock, fails)
+    world.tables["sales"] = PublishedTable(layout(world.folder), world.datasets["sales"], world.clock, on_paths(fails))
     observed.injected(f"an input/output error when the commit of a {command} is brought to the disk")
     with pytest.raises(ReadBackError, match="the disk does not confirm it") as refused:
         say(world, command, unit)
@@ -82,7 +82,7 @@ def test_the_disk_does_not_confirm_a_shadow(world: World, observed: Observed) ->
     unit = ready(world, "publish")
     (folder,) = {shadow_of(f.path) for e in world.ledger.evidence(unit, "sales", DAYS).values() for f in e.shadow_files}
 
-    table = PublishedTable(layout(world.folder), world.datasets["sales"], world.clock, ill)
+    table = PublishedTable(layout(world.folder), world.datasets["sales"], world.clock, on_paths(ill))
     observed.injected("an input/output error when a shadow is brought to the disk")
     with pytest.raises(StorageError, match=r"the disk does not confirm .+; check the disk, and repeat") as refused:
         table.shadow_files(folder, DAYS)
@@ -100,9 +100,9 @@ def test_the_disk_does_not_confirm_a_new_table(world: World, observed: Observed)
     place, dataset = layout(world.folder), world.datasets["sales"]
     observed.injected("an input/output error when the first commit of a published table is brought to the disk")
     with pytest.raises(StorageError, match=r"the disk does not confirm .+; check the disk, and repeat") as refused:
-        PublishedTable(place, dataset, world.clock, ill).prepare(folder)
+        PublishedTable(place, dataset, world.clock, on_paths(ill)).prepare(folder)
     synced: list[Path] = []
-    PublishedTable(place, dataset, world.clock, synced.append).prepare(folder)
+    PublishedTable(place, dataset, world.clock, on_paths(synced.append)).prepare(folder)
     assert world.homes["sales"] / "_delta_log" / f"{0:020}.json" in synced
     observed.found(refused.value, "said again, it is on the disk")
 

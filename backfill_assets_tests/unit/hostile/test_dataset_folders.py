@@ -23,7 +23,7 @@ from backfill_assets.dataset.models import sql_problems
 from backfill_assets.dataset.table_source import TableSource
 from backfill_assets.dataset.yaml import MOST_PROBLEMS
 from backfill_assets.orchestration.names import partitions_of
-from backfill_assets.storage.layout import below
+from backfill_assets.storage.disk import below
 from backfill_assets_tests.harness.dataset_folders import FACT, YAML, loaded, problems, spoiled, write_dataset
 from backfill_assets_tests.unit.hostile.strategies import BOMBS, as_yaml, broken, often, replaced, texts
 from backfill_assets_tests.unit.hostile.strategies import spoiled as spoiled_document

@@ -28,8 +28,9 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import CsvOptions, Encoding, FileColumn, Files, Format, Reference
 from backfill_assets.evidence.inputs import golden_fingerprints, reference_fingerprints
 from backfill_assets.pipeline.formats import require_columns
-from backfill_assets.storage.files import delivered_sizes, discover, require_sources
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.sources import delivered_sizes, discover, require_sources
 from backfill_assets_tests.harness.dataset_folders import YAML, loaded, write_dataset
 from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.hostile.strategies import often, texts
@@ -53,7 +54,7 @@ def trips(tmp_path: Path) -> LoadedDataset:
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
     (tmp_path / "sources" / "trips").mkdir(parents=True)
-    return Layout(tmp_path / "warehouse", tmp_path / "sources")
+    return Layout(OnDisk(tmp_path / "warehouse"), tmp_path / "sources")
 
 
 def declared(kind: Format, **csv: object) -> Files:
@@ -511,7 +512,7 @@ def test_a_path_that_the_file_system_does_not_let_us_read_is_refused_by_name(
 def test_a_warehouse_behind_a_circular_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "raw").symlink_to(tmp_path / "raw")
     with pytest.raises(LayoutError, match="is no path below"):
-        Layout(tmp_path, tmp_path).raw_path("trips")
+        Layout(OnDisk(tmp_path), tmp_path).raw_path("trips")
 
 
 @pytest.fixture

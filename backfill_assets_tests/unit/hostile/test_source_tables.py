@@ -26,6 +26,7 @@ from backfill_assets.dataset.table_source import TableSource
 from backfill_assets.delta.adoptable import look_at
 from backfill_assets.delta.reading import held_by_day
 from backfill_assets.evidence.known_deliveries import TableVersion, table_days, table_version
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets_tests.harness.tables import dataset, day, layout, loaded
 from backfill_assets_tests.unit.hostile.strategies import broken, days, often, spoiled, texts
 from backfill_assets_tests.unit.hostile.watch import little_read, nothing_written, observed, showable
@@ -121,9 +122,9 @@ def test_a_name_that_delta_rs_takes_for_another_is_refused(name: str, table: Pat
         ):
             table_version(described(folder, table=f"bronze/{name}"), layout(folder))
         with pytest.raises(PreconditionError, match="because of the % in its path"):
-            look_at(home)
+            look_at(OnDisk(home))
         with pytest.raises(ValueError, match="because of the % in its path"):
-            held_by_day(home, "day", [D1])
+            held_by_day(OnDisk(home), "day", [D1])
 
 
 @often

@@ -19,7 +19,7 @@ from backfill_assets.core.delivery import Deed, Delivery
 from backfill_assets.core.errors import ArgumentError, DatasetError, SourceError
 from backfill_assets.dataset.deliveries import heads
 from backfill_assets.pipeline.deliveries import Chosen
-from backfill_assets.storage.files import discover
+from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import House
 from backfill_assets_tests.unit.orchestration.test_launch_commands import Dagster, dagster

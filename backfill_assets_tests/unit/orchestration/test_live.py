@@ -20,6 +20,7 @@ from backfill_assets.orchestration.definitions import definitions_of
 from backfill_assets.orchestration.sensors import LATE_TAG
 from backfill_assets.settings import Settings
 from backfill_assets.spark.registration import RemoteNote
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.observed import Observed
 
 pytestmark = pytest.mark.slow
@@ -160,7 +161,7 @@ def test_a_sweep_can_be_scheduled_and_is_off_at_first(application: Application) 
     schedule = definitions.resolve_schedule_def("daily_sweep")
     assert isinstance(schedule, dg.ScheduleDefinition)
     assert (schedule.job_name, schedule.default_status) == ("sweep", dg.DefaultScheduleStatus.STOPPED)
-    orphan = application.layout.published_path("rides") / "_shadow" / "u_gone" / "1" / "x.parquet"
+    orphan = path_of(application.layout.published_path("rides")) / "_shadow" / "u_gone" / "1" / "x.parquet"
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(b"x")
     os.utime(orphan, (1, 1))

@@ -16,6 +16,7 @@ from backfill_assets.cli.app import app
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.evidence.known_deliveries import KnownDeliveries
 from backfill_assets.orchestration.definitions import definitions_of
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.actors import TableFingerprints
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import House
@@ -78,7 +79,7 @@ def test_status_names_days_that_moved_and_days_that_are_gone_and_the_doctor_find
     world.datasets["events"], world.basis = application.dataset("events"), application.basis
     world.tables["events"], world.homes["events"] = (
         application.tables["events"],
-        application.layout.published_path("events"),
+        path_of(application.layout.published_path("events")),
     )
     world.released({d: [1] for d in DAYS}, "events")
     DeltaTable(home).delete(f"day = '{D1}'")

@@ -18,6 +18,7 @@ from backfill_assets.delta import reading
 from backfill_assets.ledger import codec
 from backfill_assets.ledger import releases as ledger_releases
 from backfill_assets.release.reconcile import SettlementKind
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.specifications import DAYS, NAME, specification
 from backfill_assets_tests.harness.tables import day, layout
@@ -29,7 +30,7 @@ BEFORE = {d: [1] for d in DAYS}
 
 
 def home(campaigns: World) -> Path:
-    return layout(campaigns.folder).data_releases_path()
+    return path_of(layout(campaigns.folder).data_releases_path())
 
 
 def rows(campaigns: World) -> list[dict[str, object]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from backfill_assets.storage.files import files_below
+from backfill_assets.storage.disk import OnDisk
 
 
 def test_links_to_files_are_listed_where_they_are_asked_for_and_no_link_is_followed(tmp_path: Path) -> None:
@@ -15,6 +15,6 @@ def test_links_to_files_are_listed_where_they_are_asked_for_and_no_link_is_follo
     (home / "inner" / "to_a_file").symlink_to(outside / "x.parquet")
     (home / "inner" / "to_nothing").symlink_to(outside / "gone.parquet")
     (home / "inner" / "to_a_folder").symlink_to(outside)
-    assert {file.path for file in files_below(home, home, without="left_out")} == {"inner/a.parquet"}
-    listed = {file.path for file in files_below(home, home, without="left_out", links=True)}
+    assert {file.path for file in OnDisk(home).files(OnDisk(home), without="left_out")} == {"inner/a.parquet"}
+    listed = {file.path for file in OnDisk(home).files(OnDisk(home), without="left_out", links=True)}
     assert listed == {"inner/a.parquet", "inner/to_a_file", "inner/to_nothing"}

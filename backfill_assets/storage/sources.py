@@ -1,214 +1,23 @@
-"""Finds, reads, hashes, moves and removes files, writes them atomically, and discovers source files."""
+"""Discovers source files: which there are, of which day each is, and what it has in it."""
 
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import os
-import stat
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from backfill_assets.core.delivery import Delivery, FileContent, Place
-from backfill_assets.core.errors import SourceError, StorageError
+from backfill_assets.core.errors import SourceError
 from backfill_assets.core.path_template import spelled_out
-from backfill_assets.core.release import StoredFile
 from backfill_assets.core.text import visible
 from backfill_assets.dataset.deliveries import place_of
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.storage.layout import Layout, below, stored_file
-
-Sync = Callable[[Path], None]
-"""Flushes a file or folder to the disk; once it returns, a power cut does not damage it."""
-
-
-def sync(path: Path) -> None:
-    """Flush a file, or the names in a folder, to the disk; raises OSError if the disk refuses."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file atomically and durably: completely or not at all.
-
-    Raises:
-        StorageError: the disk is full, or this user may not write there.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(path)
-        sync(path.parent)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise StorageError(
-            f"{path} cannot be written ({error.strerror}); free space there or let this user write, "
-            "and repeat the command: it continues where this one stopped"
-        ) from error
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its user may read, from the first byte on."""
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600)
-    path.write_text(text, encoding="utf-8")
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, as 64 hex digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def make_folder(path: Path) -> None:
-    """Create a folder and its parents; does nothing if it exists."""
-    path.mkdir(parents=True, exist_ok=True)
-
-
-def listed(folder: Path) -> Iterator[Path]:
-    """The direct entries of a folder, in no order; none if there is no folder."""
-    return folder.iterdir() if folder.is_dir() else iter(())
-
-
-def fitting(folder: Path, pattern: str) -> Iterator[Path]:
-    """The paths below a folder that fit a pattern, in no order; none if the folder is missing or unreadable."""
-    return folder.glob(pattern)
-
-
-def files_below(folder: Path, home: Path, *, without: str = "", links: bool = False) -> Iterator[StoredFile]:
-    """Every regular file below a folder, its path relative to `home`; links are not followed.
-
-    `without` is an entry of the folder that is left out with everything below it; `links` lists everything but folders.
-    """
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name == without:
-                continue
-            # A running process may have finished and renamed it.
-            with suppress(FileNotFoundError):
-                if entry.is_dir(follow_symlinks=False):
-                    yield from files_below(Path(entry.path), home, links=links)
-                elif entry.is_file(follow_symlinks=False) or (links and not entry.is_dir()):
-                    yield stored_file(Path(entry.path), home)
-
-
-def text_of(path: Path) -> str:
-    """The text of a file."""
-    return path.read_text(encoding="utf-8")
-
-
-def end_of(path: Path, most: int = sys.maxsize) -> bytes:
-    """The last bytes of a file, at most `most` of them."""
-    with path.open("rb") as file:
-        file.seek(-min(most, path.stat().st_size), os.SEEK_END)
-        return file.read()
-
-
-def stamp_of(path: Path) -> tuple[int, ...]:
-    """Distinguishes a file from any other that was ever at its path; empty if there is none."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return ()
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def size_of(path: str | Path) -> int:
-    """The size of a regular file in bytes; -1 if it is missing or a link."""
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return -1
-    return found.st_size if stat.S_ISREG(found.st_mode) else -1
-
-
-def altered(root: Path, sizes: Mapping[str, int], mark: bytes) -> frozenset[str]:
-    """The paths below `root` without a regular file of the given size that begins and ends with `mark`.
-
-    A file behind a link counts as missing. Only both ends are read; a disk that lost content can still know the size.
-    """
-    # Plain strings: with thousands of files, creating Path objects costs more than the checks.
-    home = str(root.resolve())
-    linked: dict[str, bool] = {"": False}
-    return frozenset(
-        path
-        for path, size in sizes.items()
-        if size_of(f"{home}/{path}") != size
-        or _is_linked(home, path, linked)
-        or not _has_mark(f"{home}/{path}", size, mark)
-    )
-
-
-def _is_linked(home: str, path: str, known: dict[str, bool]) -> bool:
-    """Whether a folder on the way to a file is a link; each folder is checked once."""
-    folder = path.rpartition("/")[0]
-    if folder not in known:
-        known[folder] = os.path.islink(f"{home}/{folder}") or _is_linked(home, folder, known)  # noqa: PTH114 - see `altered`
-    return known[folder]
-
-
-def _has_mark(path: str, size: int, mark: bytes) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        length = len(mark)
-        return os.pread(descriptor, length, 0) == mark == os.pread(descriptor, length, max(size - length, 0))
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-
-
-def move_into(aside: Path, paths: Iterable[Path], bring: Sync) -> None:
-    """Move files of one folder into another, in this order and durably; missing files are ignored.
-
-    If the name is taken there, the file gets a number after its name.
-    """
-    touched: set[Path] = set()
-    for path in paths:
-        if path.exists():
-            make_folder(aside)
-            path.replace(_free(aside / path.name))
-            touched |= {aside, path.parent}
-    for folder in sorted(touched, key=lambda folder: folder != aside):
-        bring(folder)
-
-
-def _free(path: Path) -> Path:
-    number, free = 0, path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.name}.{number}")
-    return free
-
-
-def rename(path: Path, name: str) -> None:
-    """Give a file or a folder another name; raises OSError if it is gone or the folder may not be written to."""
-    path.rename(path.with_name(name))
-
-
-def remove(files: Iterable[Path], folders: Collection[Path] = ()) -> None:
-    """Remove files in this order, then the folders that are empty; what is already gone is ignored."""
-    for file in files:
-        file.unlink(missing_ok=True)
-    for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
-        # It is gone, or has files of others, which stay.
-        with suppress(OSError):
-            folder.rmdir()
+from backfill_assets.storage.disk import below, sha256_of
+from backfill_assets.storage.layout import Layout
 
 
 @contextmanager

@@ -1,0 +1,204 @@
+"""Where files lie: one interface for folders and buckets, `Location`, with all that tables need of either."""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import BinaryIO, Self
+
+from backfill_assets.core.release import StoredFile
+
+Sync = Callable[["Location"], None]
+"""Makes a file, or the names in a folder, durable; once it returns, a power cut does not damage it."""
+
+
+def sync(place: Location) -> None:
+    """Make a file, or the names in a folder, durable; raises OSError if the disk refuses."""
+    place.sync()
+
+
+class Location(ABC):
+    """A file, a folder, or a place where neither is yet.
+
+    `str()` of it is what delta-rs opens. Places of one warehouse can be compared and sorted. All methods raise OSError
+    if the file system or the store fails; FileNotFoundError if a file is gone.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The last part of its path."""
+
+    @property
+    @abstractmethod
+    def parent(self) -> Self:
+        """The folder that it is in."""
+
+    @property
+    @abstractmethod
+    def storage_options(self) -> dict[str, str] | None:
+        """What delta-rs needs to open it, besides its path."""
+
+    @property
+    @abstractmethod
+    def for_spark(self) -> str:
+        """Its path as Spark wants it."""
+
+    @abstractmethod
+    def __str__(self) -> str: ...
+
+    def __lt__(self, other: Location) -> bool:
+        return str(self) < str(other)
+
+    @abstractmethod
+    def __truediv__(self, relative: str) -> Self:
+        """The place with this path below it; nothing is checked."""
+
+    @abstractmethod
+    def relative_to(self, home: Location) -> str:
+        """Its path below `home`, with slashes; raises ValueError if it is elsewhere."""
+
+    @abstractmethod
+    def below(self, relative: str) -> Self:
+        """The place below this one that a path leads to, links followed.
+
+        Raises:
+            LayoutError: the path is empty, absolute, a loop of links, or leads out of this folder.
+        """
+
+    @abstractmethod
+    def resolved(self) -> Self:
+        """The same place, links followed."""
+
+    @abstractmethod
+    def is_link(self) -> bool:
+        """Whether it is a link, to whatever."""
+
+    @abstractmethod
+    def is_there(self) -> bool:
+        """Whether there is a file; a folder is none."""
+
+    @abstractmethod
+    def is_folder(self) -> bool:
+        """Whether there is a folder; in a bucket it has at least one file below it."""
+
+    @abstractmethod
+    def listed(self) -> Iterator[Self]:
+        """The direct entries of a folder, in no order; none if there is no folder."""
+
+    @abstractmethod
+    def fitting(self, pattern: str) -> Iterator[Self]:
+        """The places below a folder that fit a glob pattern without `**`, in no order; none if there is no folder."""
+
+    @abstractmethod
+    def files(self, home: Location, *, without: str = "", links: bool = False) -> Iterator[StoredFile]:
+        """Every regular file below a folder, its path relative to `home`; links are not followed.
+
+        `without` is an entry of the folder that is left out with everything below it; `links` lists everything but folders.
+        """
+
+    @abstractmethod
+    def reader(self) -> BinaryIO:
+        """An open file, for reading at any position."""
+
+    @abstractmethod
+    def end(self, most: int = sys.maxsize) -> bytes:
+        """The last bytes of a file, at most `most` of them."""
+
+    @abstractmethod
+    def text(self) -> str:
+        """The text of a file."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """The size of a regular file in bytes; -1 if it is missing or a link."""
+
+    @abstractmethod
+    def stamp(self) -> tuple[object, ...]:
+        """Distinguishes a file from any other that was ever at its path; empty if there is none."""
+
+    @abstractmethod
+    def altered(self, sizes: Mapping[str, int], mark: bytes) -> frozenset[str]:
+        """The paths below a folder without a regular file of the given size that begins and ends with `mark`.
+
+        A file behind a link counts as missing. Only both ends are read; a disk that lost content can still know the size.
+        """
+
+    @abstractmethod
+    def make_folder(self) -> None:
+        """Create a folder and its parents; does nothing if it exists."""
+
+    @abstractmethod
+    def write(self, text: str) -> None:
+        """Write a file atomically and durably: completely or not at all.
+
+        Raises:
+            StorageError: the disk is full, or this user may not write there.
+        """
+
+    @abstractmethod
+    def create(self, text: str) -> None:
+        """Write a file completely and durably, or not at all; raises FileExistsError if there is one."""
+
+    @abstractmethod
+    def rename_folder(self, name: str) -> None:
+        """Give a folder of files another name; raises FileNotFoundError if it is gone.
+
+        In a bucket its files are copied, the one whose name sorts first at the very end, and then removed: a call that was
+        interrupted can be repeated, and the new folder is complete as soon as it has that file.
+        """
+
+    @abstractmethod
+    def move_to(self, target: Location) -> None:
+        """Give a file another path; a file that is there is replaced."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Remove a file; does nothing if it is gone."""
+
+    @abstractmethod
+    def remove_folder(self) -> None:
+        """Remove a folder that is empty; one that is gone, or has files of others, is left as it is."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Make a file, or the names in a folder, durable; what is in a bucket is."""
+
+
+def parents_up_to(place: Location, root: Location) -> Iterator[Location]:
+    """The folders that a place is in, innermost first, up to and with `root`."""
+    while place != root:
+        place = place.parent
+        yield place
+
+
+def remove_all(files: Iterable[Location], folders: Collection[Location] = ()) -> None:
+    """Remove files in this order, then the folders that are empty; what is already gone is ignored."""
+    for file in files:
+        file.remove()
+    for folder in sorted(folders, key=lambda folder: str(folder).count("/"), reverse=True):
+        folder.remove_folder()
+
+
+def move_into(aside: Location, places: Iterable[Location], bring: Sync) -> None:
+    """Move files of one folder into another, in this order and durably; missing files are ignored.
+
+    If the name is taken there, the file gets a number after its name.
+    """
+    touched: set[Location] = set()
+    for place in places:
+        if place.is_there() or place.is_folder():
+            aside.make_folder()
+            place.move_to(_free(aside, place.name))
+            touched |= {aside, place.parent}
+    for folder in sorted(touched, key=lambda folder: folder != aside):
+        bring(folder)
+
+
+def _free(aside: Location, name: str) -> Location:
+    number, free = 0, aside / name
+    while free.is_there() or free.is_folder():
+        number += 1
+        free = aside / f"{name}.{number}"
+    return free

@@ -7,6 +7,7 @@ import hashlib
 import os
 import stat
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -118,7 +119,7 @@ class OnDisk(Location):
         write_atomically(self.path, text)
 
     def create(self, text: str) -> None:
-        draft = self.path.with_name(f".{self.name}.{os.getpid()}")
+        draft = _draft(self.path)
         try:
             draft.write_text(text, encoding="utf-8")
             OnDisk(draft).sync()
@@ -181,7 +182,7 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         StorageError: the disk is full, or this user may not write there.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = _draft(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w", encoding="utf-8") as out:
@@ -197,6 +198,11 @@ def write_atomically(path: Path, text: str) -> None:
             f"{path} cannot be written ({error.strerror}); free space there or let this user write, "
             "and repeat the command: it continues where this one stopped"
         ) from error
+
+
+def _draft(path: Path) -> Path:
+    """The path of a file until it is complete; each thread has its own."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
 
 
 def write_private(path: Path, text: str) -> None:

@@ -1,0 +1,61 @@
+"""A throw-away S3-compatible store on loopback: versitygw over a folder, gone after the tests."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from backfill_assets_tests.harness.waiting import wait_for
+
+PROGRAM = Path.home() / ".cache" / "backfill_assets" / "versitygw" / "versitygw"
+"""Where `make store` puts it; a versitygw of the PATH does as well."""
+BUCKET = "lake"
+_KEYS = ("minder", "of-the-store")
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A running store with one empty bucket: its folder, and the environment that reaches it."""
+
+    folder: Path
+    environ: Mapping[str, str]
+
+    @property
+    def url(self) -> str:
+        """The bucket."""
+        return f"s3://{BUCKET}"
+
+
+@contextmanager
+def object_store(folder: Path) -> Iterator[ObjectStore]:
+    """Run a store over a new folder, or skip the test where none can be started."""
+    program = shutil.which("versitygw") or (str(PROGRAM) if PROGRAM.is_file() else None)
+    if program is None:
+        pytest.skip("no object store: make store")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (folder / BUCKET).mkdir(parents=True)
+    environ = {"ROOT_ACCESS_KEY": _KEYS[0], "ROOT_SECRET_KEY": _KEYS[1]}
+    words = [program, "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(folder)]
+    with subprocess.Popen(words, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:
+        try:
+            wait_for(lambda: _answers(port), "the object store to listen", 30)
+            yield ObjectStore(folder, {
+                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_REGION": "us-east-1",
+                "AWS_ACCESS_KEY_ID": _KEYS[0], "AWS_SECRET_ACCESS_KEY": _KEYS[1],
+            })  # fmt: skip
+        finally:
+            started.kill()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,209 @@
+"""What tables need of the place where their files lie, alike in a folder and in a bucket."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from deltalake import write_deltalake
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from backfill_assets.core.errors import LayoutError, StorageError
+from backfill_assets.delta.opening import has_table, table_at
+from backfill_assets.storage.bucket import bucket_of
+from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.location import Location, move_into, parents_up_to, remove_all, sync
+from backfill_assets_tests.harness.objects import ObjectStore, object_store
+from backfill_assets_tests.harness.tables import day, rows_of
+
+_HOMES = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with object_store(tmp_path_factory.mktemp("objects")) as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in running.environ.items():
+            patch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
+    if request.param == "folder":
+        return OnDisk(tmp_path / "home")
+    store = request.getfixturevalue("store")
+    return bucket_of(f"{store.url}/{next(_HOMES)}", store.environ)
+
+
+def names(found: Iterator[Location]) -> list[str]:
+    return sorted(place.name for place in found)
+
+
+def test_what_is_written_is_read_and_what_is_not_there_is_missing(home: Location) -> None:
+    file = home / "a" / "b.json"
+    assert (file.is_there(), file.size(), file.stamp(), home.is_folder()) == (False, -1, (), False)
+    assert (list(home.listed()), list(home.fitting("*"))) == ([], [])
+    for read in (file.text, file.end, file.reader):
+        with pytest.raises(FileNotFoundError):
+            read()
+    file.write("Zürich")
+    assert (file.text(), file.size(), file.end(2), file.end()) == ("Zürich", 7, b"ch", "Zürich".encode())
+    with file.reader() as opened:
+        opened.seek(-2, io.SEEK_END)
+        assert opened.read() == b"ch"
+    assert (file.is_there(), file.is_folder(), file.parent.is_there(), file.parent.is_folder()) == (
+        True, False, False, True,
+    )  # fmt: skip
+    before = file.stamp()
+    file.write("Genf")
+    assert file.stamp() != before
+    file.write("")
+    assert (file.size(), file.end(), file.text(), file.is_there()) == (0, b"", "", True)
+    sync(file)
+    file.remove()
+    file.remove()
+    assert not file.is_there()
+
+
+def test_of_many_that_create_a_file_at_once_exactly_one_wins(home: Location) -> None:
+    home.make_folder()
+
+    def create(number: int) -> bool:
+        try:
+            (home / "one.json").create(f"{number}")
+        except FileExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(create, range(40)))
+    assert won.count(True) == 1
+    assert (home / "one.json").text() == str(won.index(True))
+    assert names(home.listed()) == ["one.json"]
+
+
+def test_entries_are_listed_and_found_by_patterns_of_each_part(home: Location) -> None:
+    for path in (
+        "raw/x/_delta_log/0.json",
+        "raw/y/_delta_log/1.json",
+        "raw/y/day=1/a.parquet",
+        "raw/z.txt",
+        "other/x/f",
+    ):
+        place = home / path
+        place.parent.make_folder()
+        place.write("{}")
+    assert names(home.listed()) == ["other", "raw"]
+    assert names((home / "raw").listed()) == ["x", "y", "z.txt"]
+    assert names((home / "raw").fitting("[xz]*")) == ["x", "z.txt"]
+    found = sorted((home / "raw").fitting("*/_delta_log"))
+    assert [place.relative_to(home) for place in found] == ["raw/x/_delta_log", "raw/y/_delta_log"]
+    assert [place.parent for place in found] == [home / "raw/x", home / "raw" / "y"]
+    assert [place.relative_to(home) for place in home.fitting("other/x/f")] == ["other/x/f"]
+    assert list(home.fitting("other/nothing")) == list((home / "raw").fitting("[!.]*.json")) == []
+    files = {file.path: file.size for file in (home / "raw").files(home, without="y")}
+    assert files == {"raw/x/_delta_log/0.json": 2, "raw/z.txt": 2}
+    assert [place.relative_to(home) for place in parents_up_to(found[0], home / "raw")] == ["raw/x", "raw"]
+    with pytest.raises(ValueError, match=str(home)):
+        home.relative_to(home / "raw")
+
+
+@pytest.mark.parametrize("path", ["", "..", "a/../..", "/etc/passwd", "../beside", "a\0b"])
+def test_no_path_leads_out(home: Location, path: str) -> None:
+    with pytest.raises(LayoutError):
+        home.below(path)
+    assert home.below("a/b=1/c.parquet").relative_to(home.resolved()) == "a/b=1/c.parquet"
+
+
+def test_only_whole_files_of_the_right_size_count(home: Location) -> None:
+    home.make_folder()
+    for name, text in {
+        "good": "PAR1..PAR1",
+        "head": "PAR1......",
+        "tail": "......PAR1",
+        "short": "PAR1.PAR1",
+        "tiny": "P",
+    }.items():
+        (home / name).write(text)
+    sizes = {**dict.fromkeys(("good", "head", "tail", "short", "gone"), 10), "tiny": 1}
+    assert home.altered(sizes, b"PAR1") == sizes.keys() - {"good"}
+    assert home.altered({}, b"PAR1") == frozenset()
+
+
+def test_a_folder_is_renamed_with_all_its_files_and_a_rename_that_was_cut_off_can_be_repeated(home: Location) -> None:
+    log = home / "_delta_log"
+    with pytest.raises(FileNotFoundError):
+        log.rename_folder("_sealed_log")
+    log.make_folder()
+    for number in range(5):
+        (log / f"{number:020}.json").write(str(number))
+    log.rename_folder("_sealed_log")
+    assert not log.is_folder()
+    assert [place.text() for place in sorted((home / "_sealed_log").listed())] == ["0", "1", "2", "3", "4"]
+
+
+def test_files_are_moved_in_order_and_never_over_another(home: Location) -> None:
+    aside, log = home / "_set_aside" / "raw", home / "log"
+    log.make_folder()
+    synced: list[Location] = []
+    for text in ("first", "second"):
+        (log / "0.json").write(text)
+        move_into(aside, [log / "gone.crc", log / "0.json"], synced.append)
+    assert names(log.listed()) == []
+    assert {place.name: place.text() for place in aside.listed()} == {"0.json": "first", "0.json.1": "second"}
+    assert synced == [aside, log] * 2
+    remove_all([*aside.listed(), home / "gone"], [log, aside, aside.parent])
+    assert list(home.listed()) == []
+
+
+def test_a_delta_table_is_opened_where_it_is(home: Location) -> None:
+    assert not has_table(home)
+    home.make_folder()
+    write_deltalake(str(home), rows_of({day(0): [1, 2]}), partition_by=["day"], storage_options=home.storage_options)
+    assert has_table(home)
+    assert table_at(home).to_pyarrow_table().num_rows == 2
+    assert [place.name for place in (home / "_delta_log").fitting("*.json")] == [f"{0:020}.json"]
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(
+        st.lists(st.sampled_from(["a", "b", ".c", "_d", "day=1", "x y", "ü", "1.json"]), min_size=1, max_size=3).map("/".join),
+        st.text(max_size=5), max_size=5,
+    ),
+    st.sampled_from(["*", "[!.]*", "*.json", "a", "*/*", "a/*", "*/1.json", "day=1/[ab]"]),
+)  # fmt: skip
+def test_folder_and_bucket_find_the_same(
+    store: ObjectStore, tmp_path_factory: pytest.TempPathFactory, files: dict[str, str], pattern: str
+) -> None:
+    homes = OnDisk(tmp_path_factory.mktemp("same")), bucket_of(f"{store.url}/{next(_HOMES)}", store.environ)
+    # A name is a file or a folder: an object store would let it be both.
+    kept = {path: text for path, text in files.items() if not any(other.startswith(f"{path}/") for other in files)}
+    seen = []
+    for home in homes:
+        for path, text in kept.items():
+            (home / path).parent.make_folder()
+            (home / path).write(text)
+        seen.append(
+            (
+                sorted(place.relative_to(home) for place in home.fitting(pattern)),
+                sorted((file.path, file.size) for file in home.files(home)) if kept else [],
+                names(home.listed()),
+            )
+        )
+    assert seen[0] == seen[1]
+
+
+def test_a_bucket_that_is_gone_and_keys_that_are_wrong_are_named(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StorageError, match=r"s3://nowhere/x: .*AWS_ENDPOINT_URL"):
+        bucket_of("s3://nowhere/x", store.environ).write("1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(StorageError, match=r"refuses access .*AWS_SECRET_ACCESS_KEY"):
+        bucket_of(f"{store.url}/x", store.environ).write("1")

@@ -39,6 +39,7 @@ _ADOPT = "unit/release/test_adopt"
 _DEATHS = "dagster/test_worker_deaths"
 _TABLES, _ON_SPARK = f"{UNIT}/test_source_tables", "spark/pipeline/test_source_table"
 _SCRIPT, _DATABASE = "unit/extracts/test_script", "unit/extracts/test_database"
+_STORE = f"{UNIT}/test_object_store"
 _TWICE, _MEANWHILE = "dagster/test_launched_twice", "unit/orchestration/test_released_meanwhile"
 
 FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
@@ -286,6 +287,24 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 "an_error_after_the_commit_never_gives_up_what_readers_see",
                 "a_release_that_was_given_up_although_it_is_in_the_log_is_found_and_finalized",
             ),
+        ),
+    ),
+    "Object store": (
+        Fault(
+            "the manifest, the commit, a look at the log, a copy or the removal of a sealed log: the answer is lost or cut off, the "
+            "connection is cut, 409, 503, slow, expired credentials",
+            "The release goes through, or is refused by name and said again; readers see the old state or the new one, whole.",
+            _of(_STORE, "a_request_goes_wrong", "credentials_expire_from_some_request_on"),
+        ),
+        Fault(
+            "each single request of a publication and of a rollback in turn, with each of these faults",
+            "The same.",
+            _of(_STORE, "any_request_goes_wrong"),
+        ),
+        Fault(
+            "the sealing of a shadow ends in the middle of its copy, or of the removal",
+            "Readers see the release; the doctor finds the shadow and seals it.",
+            _of(_STORE, "a_seal_that_is_cut_off_is_found_and_repaired"),
         ),
     ),
     "Sources": (

@@ -38,6 +38,13 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "unit/project/test_install.py": (),
     "unit/demo/test_orders.py::test_every_order_line_lands_in_the_file_of_its_day_and_nowhere_else": (),
     "unit/faults/test_hosts_and_postgres.py::test_postgres_is_killed_before_a_step_of_a_release": ("*-commit",),
+    "unit/faults/test_object_store.py::test_a_request_goes_wrong": (
+        "publish-the manifest-lost_answer",
+        "publish-the commit-*",
+        "rollback-the commit-lost_answer",
+        "publish-a copy of the shadow's log-cut",
+    ),
+    "unit/faults/test_object_store.py::test_any_request_goes_wrong": (),
     "unit/faults/test_others_at_the_table.py::test_another_writer_changes_the_table_while_a_release_is_rolled_back": _STRANGERS,
     "unit/faults/test_others_at_the_table.py::test_another_writer_changes_the_table_while_a_unit_is_published": _STRANGERS,
     "unit/faults/test_power_cut.py::test_a_shadow_that_the_disk_lost_is_refused_by_name_and_built_again": (

@@ -392,7 +392,7 @@ def in_doubt(manifest: Manifest) -> Iterator[None]:
     """After a commit was tried, report an unreadable log as `ReadBackError`, not as a failed commit."""
     try:
         yield
-    except (DeltaError, OSError, PreconditionError) as error:
+    except (DeltaError, OSError, PreconditionError, StorageError) as error:
         raise ReadBackError(
             f"release {manifest.release}: it may be committed, but its table cannot be read now ({error}); "
             "fix that, and run: backfill reconcile"

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
+from backfill_assets.core.errors import StorageError
 from backfill_assets.storage.location import Location
 
 LOG = "_delta_log"
@@ -30,6 +32,11 @@ def commits(log: Location) -> tuple[tuple[int, Location], ...]:
     return tuple(sorted((int(match[1]), path) for match, path in found if match))
 
 
+def commit_name(version: int) -> str:
+    """The name of the commit of a version in a log folder."""
+    return f"{version:020}.json"
+
+
 def actions(commit: Location, kind: str) -> Iterator[Action]:
     """All actions of one kind in a commit."""
     for line in commit.text().split("\n"):
@@ -38,18 +45,40 @@ def actions(commit: Location, kind: str) -> Iterator[Action]:
             yield json.loads(line)[kind]
 
 
+@contextmanager
+def reached(place: Location) -> Iterator[None]:
+    """Turn what delta-rs says of a disk or a store that fails into our error.
+
+    Raises:
+        StorageError: the disk or the store fails.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{place}: the disk or the store fails ({error_text(error)}); make it reachable, and repeat the command: it "
+            "continues where this one stopped"
+        ) from error
+
+
 def table_at(place: Location, version: int | None = None) -> DeltaTable:
-    """The Delta table at a place, at its newest version or another one; raises DeltaError if it cannot be read."""
+    """The Delta table at a place, at its newest version or another one.
+
+    Raises:
+        DeltaError: its log cannot be read, or has no such version.
+        StorageError: the disk or the store fails.
+    """
+    with reached(place):
+        return _at(place, version)
+
+
+def _at(place: Location, version: int | None) -> DeltaTable:
     return DeltaTable(str(place), version=version, storage_options=place.storage_options)
 
 
-def has_table(place: Location) -> bool:
-    """Whether delta-rs finds a table at a place."""
-    return DeltaTable.is_deltatable(str(place), storage_options=place.storage_options)
-
-
 def is_table(path: Location) -> bool:
-    """Whether this folder is a Delta table."""
+    """Whether this folder is a Delta table; a log always has a commit, whatever was cleaned up."""
+    # Delta-rs would hold Python's lock while it asks: no lease is renewed meanwhile.
     return any((path / LOG).fitting("*.json"))
 
 
@@ -66,7 +95,7 @@ def opened(place: Location, version: int | None = None) -> DeltaTable:
     # Its log is read from the path as if that were part of a URL.
     if (other := unquote(str(place))) != str(place):
         raise ValueError(f"because of the % in its path, {other} would be read; rename the folder")
-    return table_at(place, version)
+    return _at(place, version)
 
 
 def rows_of(root: Location, columns: list[str] | None = None, version: int | None = None) -> pa.Table:
@@ -78,8 +107,16 @@ def rows_of(root: Location, columns: list[str] | None = None, version: int | Non
     Raises:
         DeltaError: the folder has no complete Delta table, or not this version.
     """
-    files = SubTreeFileSystem(str(root), LocalFileSystem())
-    return table_at(root, version).to_pyarrow_table(columns=columns, filesystem=files)
+    return table_at(root, version).to_pyarrow_table(columns=columns, filesystem=_files_below(root))
+
+
+def _files_below(root: Location) -> FileSystem:
+    options = root.storage_options
+    if options is None:
+        return SubTreeFileSystem(str(root), LocalFileSystem())
+    scheme, _, address = options.get("AWS_ENDPOINT_URL", "https://").partition("://")
+    store = S3FileSystem(region=options["AWS_REGION"], scheme=scheme, endpoint_override=address or None)
+    return SubTreeFileSystem(str(root).removeprefix("s3://"), store)
 
 
 def error_text(error: Exception) -> str:

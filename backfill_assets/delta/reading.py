@@ -13,13 +13,12 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from backfill_assets.core.canonical import digest, from_json
+from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import PreconditionError
-from backfill_assets.core.release import CommitKind, DataFile, Manifest, ReleaseKind, TableCommit
+from backfill_assets.core.release import CommitKind, DataFile, ReleaseKind, TableCommit
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.delta.opening import LOG, Action, actions, commits, is_table, opened, table_at
-from backfill_assets.storage.layout import RELEASES
+from backfill_assets.delta.opening import LOG, Action, actions, commit_name, commits, is_table, opened, table_at
 from backfill_assets.storage.location import Location
 
 SEALED = "_sealed_log"
@@ -54,7 +53,10 @@ def plain_path(path: str) -> str:
 
 def shadow_log_folder(shadow: Location) -> Location | None:
     """The log of a shadow, sealed or not; ignores a log that a late writer made *after* the sealing."""
-    return next((shadow / name for name in (SEALED, LOG) if (shadow / name).is_folder()), None)
+    # In a bucket the first commit arrives last.
+    if (shadow / SEALED / commit_name(0)).is_there():
+        return shadow / SEALED
+    return shadow / LOG if (shadow / LOG).is_folder() else None
 
 
 def read_shadow(shadow: Location) -> ShadowLog | None:
@@ -201,25 +203,6 @@ def commits_of(table: DeltaTable, most: int | None = None) -> tuple[TableCommit,
     """The commits that the log still has, newest first; all, or at most `most`."""
     found = (_commit(entry) for entry in table.history(most))
     return tuple(sorted(found, key=lambda commit: commit.version, reverse=True))
-
-
-def manifest_files(table: Location) -> tuple[Location, ...]:
-    """The manifests stored beside a table, by name of their release."""
-    return tuple(sorted((table / RELEASES).fitting("[!.]*.json")))
-
-
-def read_manifest(path: Location) -> Manifest:
-    """A manifest stored beside the table.
-
-    Raises:
-        PreconditionError: it cannot be read.
-    """
-    try:
-        return from_json(Manifest, path.text())
-    except ValueError as error:
-        raise PreconditionError(
-            f"{path}: the manifest cannot be read ({error}); restore the file from a backup"
-        ) from error
 
 
 def _commit(entry: Mapping[str, Any]) -> TableCommit:

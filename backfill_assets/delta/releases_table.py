@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 
 from backfill_assets.core.unit import ReleaseHead, ReleaseRecord
 from backfill_assets.dataset.consistency import DATA_RELEASES
-from backfill_assets.delta.opening import has_table, rows_of, table_at
+from backfill_assets.delta.opening import is_table, reached, rows_of, table_at
 from backfill_assets.delta.shadows import set_aside_torn
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import sync
@@ -111,7 +111,7 @@ class ReleasesTable:
 
     def read(self) -> tuple[ReleaseRow, ...] | None:
         """All rows; None if there is no table, or it cannot be read or has other columns."""
-        if not has_table(self._root):
+        if not is_table(self._root):
             return None
         try:
             found = rows_of(self._root)
@@ -125,12 +125,13 @@ class ReleasesTable:
         """Replace the table with these rows in one commit."""
         self._root.parent.make_folder()
         set_aside_torn(self._root, self._aside, sync)
-        write_deltalake(
-            str(self._root),
-            pa.Table.from_pylist([asdict(row) for row in rows], schema=_SCHEMA),
-            mode="overwrite",
-            schema_mode="overwrite",
-            storage_options=self._root.storage_options,
-            configuration={"delta.logRetentionDuration": f"interval {_KEPT.days} days"},
-        )
-        table_at(self._root).vacuum(_KEPT // dt.timedelta(hours=1), dry_run=False)
+        with reached(self._root):
+            write_deltalake(
+                str(self._root),
+                pa.Table.from_pylist([asdict(row) for row in rows], schema=_SCHEMA),
+                mode="overwrite",
+                schema_mode="overwrite",
+                storage_options=self._root.storage_options,
+                configuration={"delta.logRetentionDuration": f"interval {_KEPT.days} days"},
+            )
+            table_at(self._root).vacuum(_KEPT // dt.timedelta(hours=1), dry_run=False)

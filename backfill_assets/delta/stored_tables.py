@@ -13,12 +13,12 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 
-from backfill_assets.core.errors import LayoutError, PreconditionError
+from backfill_assets.core.errors import LayoutError, PreconditionError, StorageError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import SHADOW, StoredFile
-from backfill_assets.delta import opening, shadows
-from backfill_assets.delta.opening import LOG, commits, error_text, has_table, table_at
-from backfill_assets.delta.reading import add_actions, manifest_files, read_manifest
+from backfill_assets.delta import manifests, opening, shadows
+from backfill_assets.delta.opening import LOG, commits, error_text, is_table, table_at
+from backfill_assets.delta.reading import add_actions
 from backfill_assets.storage.layout import RELEASES, Layout
 from backfill_assets.storage.location import Location, remove_all, sync
 
@@ -137,7 +137,7 @@ class StoredTables:
     def _look_or_problem(self, place: str, layer: str, dataset: str, root: Location) -> StoredTable:
         try:
             return self._look(place, layer, dataset, root)
-        except (LayoutError, OSError, ValueError) as error:
+        except (LayoutError, OSError, StorageError, ValueError) as error:
             # A line before the last one of an old commit, which a checkpoint covers, may be damaged.
             return StoredTable(place, layer, dataset, problem=str(error))
 
@@ -198,7 +198,7 @@ def _is_parquet(path: Location) -> bool:
 
 def _active(root: Location) -> tuple[str, Mapping[str, int]]:
     """Why the newest version cannot be read, and the size of each of its files; both empty if there is no version."""
-    if not has_table(root):
+    if not is_table(root):
         return "", {}
     try:
         table = table_at(root)
@@ -266,8 +266,8 @@ def _is_data(path: str) -> bool:
 
 
 def _unreadable(root: Location) -> Iterator[str]:
-    for path in manifest_files(root):
+    for path in manifests.stored(root):
         try:
-            read_manifest(path)
+            manifests.read(path)
         except PreconditionError:
             yield path.name.removesuffix(".json")

@@ -23,7 +23,7 @@ from backfill_assets.core.release import (
     shadow_of,
 )
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.delta import commit, opening, reading, shadows
+from backfill_assets.delta import commit, manifests, opening, reading, shadows
 from backfill_assets.delta.commit import Types, in_doubt, refused, write
 from backfill_assets.delta.opening import error_text
 from backfill_assets.delta.reading import (
@@ -31,11 +31,9 @@ from backfill_assets.delta.reading import (
     FilesByDay,
     active_files,
     commits_of,
-    manifest_files,
-    read_manifest,
     shadow_files,
 )
-from backfill_assets.storage.layout import RELEASES, Layout
+from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location, Sync, parents_up_to, remove_all, sync
 from backfill_assets.system import Clock
 
@@ -71,7 +69,7 @@ class PublishedTable:
 
     def exists(self) -> bool:
         """Whether the table has been created."""
-        return opening.has_table(self._root)
+        return opening.is_table(self._root)
 
     def version(self) -> int:
         """The newest version; -1 while there is no table."""
@@ -116,7 +114,8 @@ class PublishedTable:
 
     def keep_long_enough(self) -> None:
         """Raise the table's retention if a VACUUM could remove its log or deleted files within `retention.keep_for`."""
-        commit.keep_long_enough(self._open(), self._kept)
+        with opening.reached(self._root):
+            commit.keep_long_enough(self._open(), self._kept)
 
     def prepare(self, shadow_folder: str) -> None:
         """Create the table as dataset.yaml declares it, or add its missing columns; the shadow's columns must match.
@@ -131,6 +130,10 @@ class PublishedTable:
         """
         declared = commit.declared_types(self._dataset)
         self._require_shadow(shadow_folder, declared)
+        with opening.reached(self._root):
+            self._prepare(declared)
+
+    def _prepare(self, declared: Types) -> None:
         if not self.exists():
             self._create(declared)
             shadows.sync_commits(self._root, -1, self._sync)
@@ -227,24 +230,24 @@ class PublishedTable:
 
     def history(self, most: int | None = None) -> tuple[TableCommit, ...]:
         """The commits that the table's log still has, newest first; all, or at most `most`."""
-        return commits_of(self._open(), most) if self.exists() else ()
+        with opening.reached(self._root):
+            return commits_of(self._open(), most) if self.exists() else ()
 
     def foreign(self) -> tuple[TableCommit, ...]:
         """The commits of other writers since the newest baseline of an adopted table, newest first; empty for other tables."""
         return foreign_commits(self.history()) if self.adopted else ()
 
     def store_manifest(self, manifest: Manifest) -> None:
-        """Write the manifest beside the table, completely or not at all."""
-        name = reading.plain_path(f"{manifest.release}.json")
-        (self._root / RELEASES / name).write(manifest.to_json())
+        """Write the manifest of a new release beside the table; raises like `manifests.store`."""
+        manifests.store(self._root, manifest)
+
+    def restore_manifest(self, manifest: Manifest) -> None:
+        """Write a manifest again, in place of a damaged one or of one that nothing was committed with."""
+        manifests.restore(self._root, manifest)
 
     def manifests(self) -> tuple[Manifest, ...]:
-        """All manifests stored beside the table, by name.
-
-        Raises:
-            PreconditionError: a manifest cannot be read.
-        """
-        return tuple(read_manifest(path) for path in manifest_files(self._root))
+        """All manifests stored beside the table, by name; raises like `manifests.read`."""
+        return tuple(manifests.read(place) for place in manifests.stored(self._root))
 
     def seal(self, folder: str) -> None:
         """Rename a shadow's log, so that engines do not see the folder as a table; is safe to repeat.
@@ -253,8 +256,6 @@ class PublishedTable:
             StorageError: the folder is not writable.
         """
         shadow = self._root / shadows.shadow_folder(folder)
-        if (shadow / reading.SEALED).is_folder():
-            return
         try:
             (shadow / opening.LOG).rename_folder(reading.SEALED)
         except FileNotFoundError:
@@ -298,7 +299,7 @@ class PublishedTable:
     def _files_of(self, table: DeltaTable) -> FilesByDay:
         # A version never changes, except by a restored backup: it may have other files, and another commit file.
         version = table.version()
-        which = (table.metadata().id, version, (self._root / opening.LOG / f"{version:020}.json").stamp())
+        which = (table.metadata().id, version, (self._root / opening.LOG / opening.commit_name(version)).stamp())
         last = self._last
         if last is None or last[0] != which:
             self._last = last = (which, active_files(table, self._root, self._dataset))

@@ -249,7 +249,7 @@ class Repairer:
             return
         record = self.doctor.ledger.release(repair.subject)
         if repair.kind is RepairKind.manifest:
-            table.store_manifest(record.manifest)
+            table.restore_manifest(record.manifest)
         elif record.version is not None:
             table.commit(record.manifest, record.version - 1)
 

@@ -191,7 +191,8 @@ class Finisher(OnWarehouse):
             certificate="",
         )
         back = self._intended(back)
-        table.store_manifest(back)
+        # Its name is always the same: a process that died here may have left another one, which nothing was committed with.
+        table.restore_manifest(back)
         self.ledger.intend(back)
         self.rollback(back, commit_on_newest(table, back))
         return back

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from backfill_assets.core.errors import LayoutError
+from backfill_assets.core.errors import LayoutError, StorageError
 from backfill_assets.core.release import SHADOW
 from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.layout import OWNER, RELEASES, Layout, mounts_here, refused_mount
@@ -42,10 +42,8 @@ def take(layout: Layout, dataset: str, folder: Path) -> None:
                 f"{target} is adopted already, as {found[:200]}: one table has one owner. Give it back there first: "
                 f"backfill unadopt; if this is a copy of that table, remove {OWNER} and rename {RELEASES} in it"
             ) from None
-    except OSError as error:
-        raise LayoutError(
-            f"{target} cannot be written to ({error.strerror}); a release needs to, so let this user"
-        ) from None
+    except StorageError as error:
+        raise LayoutError(f"{target} cannot be written to, and a release needs to: {error}") from None
     with suppress(FileExistsError):
         link.symlink_to(target)
     OnDisk(link.parent).sync()

@@ -155,13 +155,15 @@ class InBucket(Location):
 
     def rename_folder(self, name: str) -> None:
         target = self.parent / name
-        keys = sorted((file.path for file in self.files(self)), reverse=True)
-        if not keys:
+        names = sorted((file.path for file in self.files(self)), reverse=True)
+        if not names and not target.is_folder():
             raise FileNotFoundError(f"{self} is gone")
-        for key in keys:
-            _copy(self / key, target / key)
-        for key in keys:
-            (self / key).remove()
+        # What is left after an interrupted call; a folder that somebody began since then must not replace it.
+        if names and not (target / names[-1]).is_there():
+            for one in names:
+                _copy(self / one, target / one)
+        for one in names:
+            (self / one).remove()
 
     def move_to(self, target: Location) -> None:
         _copy(self, target)
@@ -201,12 +203,13 @@ class InBucket(Location):
 def bucket_of(url: str, environ: Mapping[str, str]) -> InBucket:
     """The place that `s3://bucket/prefix` names; address and region come from AWS_ENDPOINT_URL and AWS_REGION."""
     name, _, key = url.removeprefix("s3://").partition("/")
-    insecure = environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-    options = {"AWS_ALLOW_HTTP": "true"} if insecure else {}
-    store = S3Store(name, client_options={"allow_http": insecure}, region=environ.get("AWS_REGION", _REGION))
-    return InBucket(
-        Bucket(f"s3://{name}", store, {**options, "AWS_REGION": environ.get("AWS_REGION", _REGION)}), key.strip("/")
-    )
+    endpoint = environ.get("AWS_ENDPOINT_URL", "")
+    insecure = endpoint.startswith("http://")
+    options = {"AWS_REGION": environ.get("AWS_REGION", _REGION)}
+    if endpoint:
+        options |= {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": str(insecure).lower()}
+    store = S3Store(name, client_options={"allow_http": insecure}, region=options["AWS_REGION"])
+    return InBucket(Bucket(f"s3://{name}", store, options), key.strip("/"))
 
 
 def _has_mark(place: InBucket, size: int, mark: bytes) -> bool:

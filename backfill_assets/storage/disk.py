@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,17 +119,12 @@ class OnDisk(Location):
         write_atomically(self.path, text)
 
     def create(self, text: str) -> None:
-        draft = _draft(self.path)
-        try:
-            draft.write_text(text, encoding="utf-8")
-            OnDisk(draft).sync()
-            os.link(draft, self.path)
-            self.parent.sync()
-        finally:
-            draft.unlink(missing_ok=True)
+        _written(self.path, text, os.link)
 
     def rename_folder(self, name: str) -> None:
-        self.path.rename(self.path.with_name(name))
+        target = self.path.with_name(name)
+        if not target.is_dir():
+            self.path.rename(target)
 
     def move_to(self, target: Location) -> None:
         self.path.replace(path_of(target))
@@ -182,22 +177,32 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         StorageError: the disk is full, or this user may not write there.
     """
-    temporary = _draft(path)
+    _written(path, text, os.replace)
+
+
+def _written(path: Path, text: str, bring: Callable[[Path, Path], None]) -> None:
+    """Write a draft and `bring` it to its path; raises FileExistsError if that refuses because of a file there."""
+    draft = _draft(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as out:
+        # If a file has the name of the folder, the draft cannot be opened.
+        with suppress(FileExistsError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("w", encoding="utf-8") as out:
             out.write(text)
             out.flush()
             os.fsync(out.fileno())
-        temporary.replace(path)
+        bring(draft, path)
         OnDisk(path.parent).sync()
+    except FileExistsError:
+        raise
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise StorageError(
             f"{path} cannot be written ({error.strerror}); free space there or let this user write, "
             "and repeat the command: it continues where this one stopped"
         ) from error
+    finally:
+        with suppress(OSError):
+            draft.unlink()
 
 
 def _draft(path: Path) -> Path:

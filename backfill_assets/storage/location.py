@@ -139,14 +139,19 @@ class Location(ABC):
 
     @abstractmethod
     def create(self, text: str) -> None:
-        """Write a file completely and durably, or not at all; raises FileExistsError if there is one."""
+        """The same for a file that is not there yet.
+
+        Raises:
+            FileExistsError: there is one; or a store says so, because the answer to a first try was lost.
+            StorageError: the disk is full, or this user may not write there.
+        """
 
     @abstractmethod
     def rename_folder(self, name: str) -> None:
-        """Give a folder of files another name; raises FileNotFoundError if it is gone.
+        """Give a folder of files another name; does nothing if that is complete, and raises FileNotFoundError if neither is there.
 
-        In a bucket its files are copied, the one whose name sorts first at the very end, and then removed: a call that was
-        interrupted can be repeated, and the new folder is complete as soon as it has that file.
+        In a bucket its files are copied, the one whose name sorts first at the very end, and then removed: the new folder is
+        complete as soon as it has that file, and a call that was interrupted can be repeated.
         """
 
     @abstractmethod

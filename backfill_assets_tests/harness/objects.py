@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from backfill_assets.storage.bucket import InBucket, bucket_of
+from backfill_assets.storage.disk import path_of
+from backfill_assets.storage.location import Location
 from backfill_assets_tests.harness.waiting import wait_for
 
 PROGRAM = Path.home() / ".cache" / "backfill_assets" / "versitygw" / "versitygw"
@@ -59,3 +63,22 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
 def _answers(port: int) -> bool:
     with socket.socket() as one:
         return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+ROOT_VARIABLE = "BACKFILL_ASSETS_TEST_STORE"
+"""Names the folder of the store on which tests keep their tables; without it they keep them in folders."""
+
+
+def in_bucket(folder: Path) -> Location | None:
+    """The place in the store whose files lie in this folder; None if the tests run without a store."""
+    root = os.environ.get(ROOT_VARIABLE)
+    if root is None:
+        return None
+    return bucket_of(f"s3://{folder.relative_to(root)}", os.environ)
+
+
+def folder_of(place: Location) -> Path:
+    """The folder in which the files of a place lie."""
+    if isinstance(place, InBucket):
+        return Path(os.environ[ROOT_VARIABLE]) / str(place).removeprefix("s3://")
+    return path_of(place)

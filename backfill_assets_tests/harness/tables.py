@@ -17,10 +17,11 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import Language, LoadedDataset, Model, ModelLayer
 from backfill_assets.dataset.sources import Upstream
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.storage.disk import OnDisk, path_of
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location, Sync
 from backfill_assets_tests.harness.clocks import START
+from backfill_assets_tests.harness.objects import folder_of, in_bucket
 
 DAY = dt.date(2026, 1, 1)
 
@@ -73,13 +74,15 @@ def on_paths(act: Callable[[Path], object]) -> Sync:
     """What is done to a path, as it is done to a place."""
 
     def bring(place: Location) -> None:
-        act(path_of(place))
+        act(folder_of(place))
 
     return bring
 
 
 def layout(folder: Path) -> Layout:
-    return Layout(OnDisk(folder / "warehouse"), folder / "sources")
+    """The places of a test; in a bucket if the run has a store, whose files lie in the same folders."""
+    place = in_bucket(folder / "warehouse") or OnDisk(folder / "warehouse")
+    return Layout(place, folder / "sources")
 
 
 def rows_of(data: Mapping[dt.date, Sequence[int]], unit: str = "u") -> pa.Table:

@@ -41,7 +41,6 @@ from backfill_assets.release.readers import DataReleases, Preview
 from backfill_assets.release.reconcile import Reconcile
 from backfill_assets.release.rollback import Rollback
 from backfill_assets.release.sweep import Sweep
-from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.layout import ReportFolder
 from backfill_assets.warehouse import Warehouse
 from backfill_assets_tests.harness.actors import (
@@ -55,6 +54,7 @@ from backfill_assets_tests.harness.actors import (
 )
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.ledgers import opened_ledger
+from backfill_assets_tests.harness.objects import folder_of
 from backfill_assets_tests.harness.specifications import CANARIES, DAYS, specification
 from backfill_assets_tests.harness.tables import content, derived, fingerprint, layout, loaded, rows_of, write_shadow
 
@@ -84,7 +84,7 @@ class World:
         self.basis: SetBasis | CurrentBasis = SetBasis()
         self.events: EventLog | None = None
         self.datasets = {text.split("<")[0]: derived(*text.split("<")) for text in described}
-        self.homes = {name: path_of(layout(folder).published_path(name)) for name in names}
+        self.homes = {name: folder_of(layout(folder).published_path(name)) for name in names}
         self.tables = {name: PublishedTable(layout(folder), self.datasets[name], self.clock) for name in names}
         self.fingerprints = self.basis.fingerprints = TableFingerprints(self.homes)
         self.ledger: Ledger = opened_ledger(ledger or f"sqlite:///{folder / 'ledger.db'}", self.clock, QUICK)

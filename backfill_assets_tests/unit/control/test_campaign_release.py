@@ -23,9 +23,9 @@ from backfill_assets.core.errors import (
 from backfill_assets.core.release import ReleaseKind
 from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.definition import Publication
-from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.actors import Post
 from backfill_assets_tests.harness.between import Died, dies_at
+from backfill_assets_tests.harness.objects import folder_of
 from backfill_assets_tests.harness.specifications import DAYS, NAME, specification
 from backfill_assets_tests.harness.tables import layout
 from backfill_assets_tests.harness.world import World
@@ -323,9 +323,8 @@ def test_a_publication_that_got_only_half_way_is_not_reported_and_keeps_its_appr
 
         with pytest.raises(PreconditionError):
             replace(world.campaign_publisher(), checkpoint=lose_the_second).release(unit.id)
-        assert {r["state"] for r in DeltaTable(path_of(layout(tmp_path).data_releases_path())).to_pyarrow_table().to_pylist()} == {
-            "finalized", "abandoned",
-        }  # fmt: skip
+        shown = DeltaTable(folder_of(layout(tmp_path).data_releases_path())).to_pyarrow_table().to_pylist()
+        assert {row["state"] for row in shown} == {"finalized", "abandoned"}
         world.reconcile().run()
         assert Action.published not in world.actions(campaign)
         assert Action.rolled_back not in world.actions(campaign)

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.objects import folder_of
 from backfill_assets_tests.harness.tables import dataset, layout
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """The folder of the published table."""
-    return path_of(layout(tmp_path).published_path("sales"))
+    return folder_of(layout(tmp_path).published_path("sales"))
 
 
 @pytest.fixture

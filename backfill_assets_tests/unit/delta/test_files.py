@@ -6,11 +6,12 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from backfill_assets.core.errors import InvalidNameError, LayoutError, PreconditionError
+from backfill_assets.core.errors import InvalidNameError, LayoutError, PreconditionError, StorageError
 from backfill_assets.core.release import DaySwap
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.storage.disk import OnDisk, path_of
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import Layout
+from backfill_assets_tests.harness.objects import folder_of
 from backfill_assets_tests.harness.tables import content, day, manifest, only, publish, rows_of, write_shadow
 
 SHADOW = "_shadow/u/1"
@@ -24,9 +25,9 @@ def shadow(home: Path) -> Path:
 
 def test_paths_of_tables_lie_below_the_warehouse(tmp_path: Path) -> None:
     layout = Layout(OnDisk(tmp_path / "w"), tmp_path / "s")
-    assert path_of(layout.raw_path("sales")) == tmp_path / "w" / "raw" / "sales"
-    assert path_of(layout.staging_path("sales")) == tmp_path / "w" / "staging" / "sales"
-    assert path_of(layout.published_path("sales")) == tmp_path / "w" / "published" / "sales"
+    assert folder_of(layout.raw_path("sales")) == tmp_path / "w" / "raw" / "sales"
+    assert folder_of(layout.staging_path("sales")) == tmp_path / "w" / "staging" / "sales"
+    assert folder_of(layout.published_path("sales")) == tmp_path / "w" / "published" / "sales"
     assert layout.source_file("a/b.csv") == tmp_path / "s" / "a" / "b.csv"
 
 
@@ -130,6 +131,19 @@ def test_a_manifest_comes_back_as_it_was(table: PublishedTable, home: Path, shad
     assert table.manifests() == (done, other)
     assert [m.hash for m in table.manifests()] == [done.hash, other.hash]
     assert sorted(p.name for p in (home / "_releases").iterdir()) == ["r_1.json", "r_2.json"]
+
+
+def test_a_manifest_is_never_replaced_by_another_one_but_a_damaged_one_can_be_restored(
+    table: PublishedTable, home: Path
+) -> None:
+    mine, theirs = manifest("r_1", [DaySwap(day(3), (), ())]), manifest("r_1", [DaySwap(day(4), (), ())])
+    table.store_manifest(mine)
+    with pytest.raises(StorageError, match=r"r_1\.json.*another one"):
+        table.store_manifest(theirs)
+    assert table.manifests() == (mine,)
+    (home / "_releases" / "r_1.json").write_text("{")
+    table.restore_manifest(mine)
+    assert table.manifests() == (mine,)
 
 
 def test_a_damaged_manifest_is_named(table: PublishedTable, home: Path) -> None:

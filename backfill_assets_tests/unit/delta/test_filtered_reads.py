@@ -18,8 +18,8 @@ from deltalake import DeltaTable, write_deltalake
 from backfill_assets.core.release import DaySwap
 from backfill_assets.delta.reading import published_stats
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.objects import folder_of
 from backfill_assets_tests.harness.tables import (
     ARROW,
     content,
@@ -51,7 +51,7 @@ ALL_TYPES = {**TYPES, "recalculated_at": "timestamp"}
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("every_type")
     table = PublishedTable(layout(folder), dataset(columns=TYPES), FixedClock())
-    home = path_of(layout(folder).published_path("sales"))
+    home = folder_of(layout(folder).published_path("sales"))
     write_shadow(home, "_shadow/u/1", every_type())
     publish(table, "_shadow/u/1", [day(i) for i in range(12)], "r")
     return home

@@ -27,8 +27,8 @@ from typer.testing import CliRunner
 from backfill_assets.cli.app import app
 from backfill_assets.core.errors import DatasetError, TimeTravelError, UnitError
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.clocks import FixedClock
+from backfill_assets_tests.harness.objects import folder_of
 from backfill_assets_tests.harness.tables import dataset, day, layout, publish, write_shadow
 from backfill_assets_tests.unit.delta.every_type import TYPES, VALUES, every_type, probes
 from backfill_assets_tests.unit.delta.flights import DISTANCE, SEATS, Departure, Flights
@@ -238,7 +238,7 @@ def test_a_glob_over_parquet_files_reads_what_no_reader_should(flights: Flights)
 @pytest.fixture(scope="module")
 def every_type_published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("every_type")
-    home = path_of(layout(folder).published_path("sales"))
+    home = folder_of(layout(folder).published_path("sales"))
     write_shadow(home, "_shadow/u/1", every_type())
     publish(PublishedTable(layout(folder), dataset(columns=TYPES), FixedClock()), "_shadow/u/1", EVERY_DAY, "r")
     return home

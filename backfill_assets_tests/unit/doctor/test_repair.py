@@ -24,9 +24,9 @@ from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, StagedD
 from backfill_assets.delta.stored_tables import StoredTables
 from backfill_assets.doctor.doctor import Repairer
 from backfill_assets.doctor.findings import Finding, FindingSeverity, RepairResult, RunAtWork
-from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.layout import SET_ASIDE, ReportFolder
 from backfill_assets_tests.harness.between import Died, between
+from backfill_assets_tests.harness.objects import folder_of
 from backfill_assets_tests.harness.tables import dataset, day, layout, rows_of, write_shadow
 from backfill_assets_tests.harness.world import LEASE, World
 from backfill_assets_tests.unit.doctor.events import KeptEvents
@@ -67,7 +67,7 @@ def aged(path: Path, world: World) -> Path:
 
 
 def warehouse(world: World) -> Path:
-    return path_of(layout(world.folder).warehouse)
+    return folder_of(layout(world.folder).warehouse)
 
 
 def commit_file(home: Path, version: int) -> Path:
@@ -345,7 +345,7 @@ def test_unfinished_files_of_dead_extracts_are_removed_and_those_of_living_ones_
 
 
 def test_a_log_that_cannot_be_opened_is_named(world: World) -> None:
-    (path_of(layout(world.folder).raw_path("sales")) / "_delta_log" / f"{0:020}.json").mkdir(parents=True)
+    (folder_of(layout(world.folder).raw_path("sales")) / "_delta_log" / f"{0:020}.json").mkdir(parents=True)
     finding = the(world, "raw/sales: its log cannot be read")
     assert ("directory" in finding.what, finding.repair) == (True, None)
 
@@ -377,14 +377,14 @@ def test_nothing_but_unfinished_files_below_a_table_is_removed(world: World) -> 
 
 def staged(world: World, shape: str, number: int) -> Path:
     """A staged table with a file of one day."""
-    home = path_of(layout(world.folder).staging_path("sales")) / shape
+    home = folder_of(layout(world.folder).staging_path("sales")) / shape
     write_deltalake(home, pa.table({"day": [day(number)], "id": [number]}), partition_by=["day"], mode="append")
     return home
 
 
 def landed(world: World, number: int, rows: int = 1) -> Path:
     """Raw with a delivery of one day that the ledger knows."""
-    home = path_of(layout(world.folder).raw_path("sales"))
+    home = folder_of(layout(world.folder).raw_path("sales"))
     table = pa.table({"_delivery_day": [day(number)] * rows, "id": list(range(rows))})
     write_deltalake(home, table, partition_by=["_delivery_day"], mode="append")
     now = world.clock.now()

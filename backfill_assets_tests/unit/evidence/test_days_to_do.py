@@ -18,8 +18,9 @@ from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.reading import reading_of
 from backfill_assets.delta.reading import digests_by_day
 from backfill_assets.pipeline.batch import Pipeline
-from backfill_assets.storage.disk import OnDisk, path_of
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.sources import discover
+from backfill_assets_tests.harness.objects import folder_of
 from backfill_assets_tests.harness.tables import day, layout, rows_of
 from backfill_assets_tests.unit.evidence.test_late_deliveries import Inbox
 
@@ -59,7 +60,7 @@ def test_a_corrected_file_of_the_same_size_and_time_of_change_is_to_be_landed(in
 
 def stage(inbox: Inbox) -> Path:
     """Stage both days, as rows that are never read."""
-    place = path_of(layout(inbox.folder).staging_path("sales")) / "a"
+    place = folder_of(layout(inbox.folder).staging_path("sales")) / "a"
     write_deltalake(place, rows_of({D1: [1], D2: [2]}), partition_by=["day"])
     inputs, code = inbox.basis.staged_inputs("sales", (D1, D2)), inbox.loaded["sales"].code_version
     files = digests_by_day(OnDisk(place), "day", (D1, D2))
@@ -79,7 +80,7 @@ def test_days_that_another_writer_staged_or_a_backup_restored_are_staged_again(i
 def test_days_with_rows_that_raw_has_lost_are_to_be_landed_again(inbox: Inbox) -> None:
     inbox.land(D1, D2)
     known = inbox.world.ledger.deliveries("sales", (D1, D2))
-    home = path_of(layout(inbox.folder).raw_path("sales"))
+    home = folder_of(layout(inbox.folder).raw_path("sales"))
     inbox.deliver(D3)
     (file,) = discover(inbox.loaded["sales"], layout(inbox.folder), (D3,))
     landed = replace(
@@ -184,7 +185,7 @@ def test_a_day_with_files_of_a_path_that_was_corrected_since_is_not_staged(inbox
     (wrong, _) = inbox.world.ledger.deliveries("sales", (D1,))
     inbox.world.ledger.change_deliveries([replace(wrong, rows=1)], Deed.read)
     raw = pa.table({"_delivery_day": [D1], "id": [1]})
-    write_deltalake(path_of(layout(inbox.folder).raw_path("sales")), raw, partition_by=["_delivery_day"])
+    write_deltalake(folder_of(layout(inbox.folder).raw_path("sales")), raw, partition_by=["_delivery_day"])
     require(D2)
     remedy = f"take it out: backfill withdraw sales x/{D1}.csv --reason TEXT, or set source.path in dataset.yaml back"
     with pytest.raises(SourceError, match=rf"sales {D1}: x/{D1}\.csv landed under another source\.path .*{remedy}"):

@@ -10,8 +10,8 @@ import pytest
 
 from backfill_assets.core.errors import EvidenceError, PreconditionError
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.between import Died, dies_at
+from backfill_assets_tests.harness.objects import folder_of
 from backfill_assets_tests.harness.tables import day, layout, on_paths
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
 from backfill_assets_tests.observed import Observed
@@ -140,7 +140,7 @@ def test_a_commit_that_was_cut_needs_no_command_of_its_own(world: World, observe
     checksum.touch()
     say(world, command, unit)
     assert world.content() == (NEW if command == "publish" else OLD)
-    aside = path_of(layout(world.folder).aside_path("published/sales"))
+    aside = folder_of(layout(world.folder).aside_path("published/sales"))
     assert {path.name for path in aside.iterdir()} == {newest.name, checksum.name}
     assert not checksum.exists()
     assert world.doctor().examine() == ()

@@ -18,8 +18,8 @@ from backfill_assets.delta import reading
 from backfill_assets.ledger import codec
 from backfill_assets.ledger import releases as ledger_releases
 from backfill_assets.release.reconcile import SettlementKind
-from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.between import Died, dies_at
+from backfill_assets_tests.harness.objects import folder_of
 from backfill_assets_tests.harness.specifications import DAYS, NAME, specification
 from backfill_assets_tests.harness.tables import day, layout
 from backfill_assets_tests.harness.world import World
@@ -30,7 +30,7 @@ BEFORE = {d: [1] for d in DAYS}
 
 
 def home(campaigns: World) -> Path:
-    return path_of(layout(campaigns.folder).data_releases_path())
+    return folder_of(layout(campaigns.folder).data_releases_path())
 
 
 def rows(campaigns: World) -> list[dict[str, object]]:

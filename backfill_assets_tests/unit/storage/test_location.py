@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backfill_assets.core.errors import LayoutError, StorageError
-from backfill_assets.delta.opening import has_table, table_at
+from backfill_assets.delta.opening import is_table, table_at
 from backfill_assets.storage.bucket import bucket_of
 from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.location import Location, move_into, parents_up_to, remove_all, sync
@@ -135,7 +135,7 @@ def test_only_whole_files_of_the_right_size_count(home: Location) -> None:
     assert home.altered({}, b"PAR1") == frozenset()
 
 
-def test_a_folder_is_renamed_with_all_its_files_and_a_rename_that_was_cut_off_can_be_repeated(home: Location) -> None:
+def test_a_folder_is_renamed_with_all_its_files_once(home: Location) -> None:
     log = home / "_delta_log"
     with pytest.raises(FileNotFoundError):
         log.rename_folder("_sealed_log")
@@ -143,8 +143,25 @@ def test_a_folder_is_renamed_with_all_its_files_and_a_rename_that_was_cut_off_ca
     for number in range(5):
         (log / f"{number:020}.json").write(str(number))
     log.rename_folder("_sealed_log")
+    log.rename_folder("_sealed_log")
     assert not log.is_folder()
     assert [place.text() for place in sorted((home / "_sealed_log").listed())] == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("copied", range(6))
+@pytest.mark.parametrize("removed", range(5))
+def test_a_rename_in_a_bucket_can_be_cut_off_anywhere_and_repeated(
+    store: ObjectStore, copied: int, removed: int
+) -> None:
+    home = bucket_of(f"{store.url}/{next(_HOMES)}", store.environ)
+    last_first = [f"{number}.json" for number in reversed(range(5))]
+    for name in last_first[removed if copied == len(last_first) else 0 :]:
+        (home / "log" / name).write(name)
+    for name in last_first[:copied]:
+        (home / "sealed" / name).write(name)
+    (home / "log").rename_folder("sealed")
+    assert {place.name: place.text() for place in (home / "sealed").listed()} == {name: name for name in last_first}
+    assert not (home / "log").is_folder()
 
 
 def test_files_are_moved_in_order_and_never_over_another(home: Location) -> None:
@@ -162,10 +179,10 @@ def test_files_are_moved_in_order_and_never_over_another(home: Location) -> None
 
 
 def test_a_delta_table_is_opened_where_it_is(home: Location) -> None:
-    assert not has_table(home)
+    assert not is_table(home)
     home.make_folder()
     write_deltalake(str(home), rows_of({day(0): [1, 2]}), partition_by=["day"], storage_options=home.storage_options)
-    assert has_table(home)
+    assert is_table(home)
     assert table_at(home).to_pyarrow_table().num_rows == 2
     assert [place.name for place in (home / "_delta_log").fitting("*.json")] == [f"{0:020}.json"]
 

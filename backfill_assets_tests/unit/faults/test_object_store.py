@@ -1,0 +1,126 @@
+"""Tables in a bucket, behind a network that loses, delays and refuses requests."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from backfill_assets.core.errors import BackfillError
+from backfill_assets.doctor.findings import RepairKind
+from backfill_assets_tests.harness.bad_network import BadNetwork, Fault, Rule, bad_network
+from backfill_assets_tests.harness.objects import BUCKET, ROOT_VARIABLE, ObjectStore, object_store
+from backfill_assets_tests.harness.world import World, repaired
+from backfill_assets_tests.observed import Observed
+from backfill_assets_tests.unit.faults.kit import COMMANDS, NEW, assert_one_command_finishes_it, ready, say
+
+_CASES = itertools.count()
+
+REQUESTS = {
+    "the manifest": ("PUT", r"_releases/"),
+    "the commit": ("PUT", r"published/sales/_delta_log/\d+\.json"),
+    "the list of the log": ("LIST", r"published/sales/_delta_log"),
+    "a commit that is read": ("GET", r"published/sales/_delta_log/\d+\.json"),
+    "a copy of the shadow's log": ("PUT", r"_sealed_log/"),
+    "the removal of the shadow's log": ("POST|DELETE", ""),
+}
+OF_A_PUBLICATION = {"a copy of the shadow's log", "the removal of the shadow's log"}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with object_store(tmp_path_factory.mktemp("objects")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def network(store: ObjectStore) -> Iterator[BadNetwork]:
+    with bad_network(store.environ["AWS_ENDPOINT_URL"]) as between, pytest.MonkeyPatch.context() as patch:
+        for name, value in {**store.environ, "AWS_ENDPOINT_URL": between.url, ROOT_VARIABLE: str(store.folder)}.items():
+            patch.setenv(name, value)
+        yield between
+
+
+@pytest.fixture
+def remote(store: ObjectStore, network: BadNetwork) -> Iterator[World]:
+    """A world whose tables lie in the bucket."""
+    assert network.url
+    folder = store.folder / BUCKET / f"case{next(_CASES)}"
+    folder.mkdir()
+    world = World(folder)
+    yield world
+    world.close()
+
+
+def said(network: BadNetwork, world: World, command: str, unit: str, rule: Rule) -> tuple[str, list[str]]:
+    """Say a command while a rule is in force: its refusal, or that it went through; and the request that the rule hit."""
+    with network.under(rule) as hit:
+        try:
+            say(world, command, unit)
+            answer = "it went through"
+        except BackfillError as error:
+            answer = str(error)
+    return answer, hit
+
+
+@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [(c, w) for c in COMMANDS for w in REQUESTS if c == "publish" or w not in OF_A_PUBLICATION],
+)
+def test_a_request_goes_wrong(
+    remote: World, network: BadNetwork, observed: Observed, command: str, what: str, fault: Fault
+) -> None:
+    unit = ready(remote, command)
+    answer, hit = said(network, remote, command, unit, Rule(fault, *REQUESTS[what]))
+    assert hit
+    observed.injected(f"a {command}, {what}: {fault}")
+    observed.found(answer, *assert_one_command_finishes_it(remote, command, unit))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_credentials_expire_from_some_request_on(
+    remote: World, network: BadNetwork, observed: Observed, command: str
+) -> None:
+    unit = ready(remote, command)
+    answer, _ = said(network, remote, command, unit, Rule(Fault.expired, "PUT", for_good=True))
+    assert answer != "it went through"
+    observed.injected(f"the credentials expire with the first write of a {command}, until they are renewed")
+    observed.found(answer, *assert_one_command_finishes_it(remote, command, unit))
+
+
+@pytest.mark.parametrize(("method", "key"), [("PUT", "_sealed_log/"), ("POST|DELETE", "")])
+def test_a_seal_that_is_cut_off_is_found_and_repaired(
+    remote: World, network: BadNetwork, observed: Observed, method: str, key: str
+) -> None:
+    unit = ready(remote)
+    answer, _ = said(network, remote, "publish", unit, Rule(Fault.expired, method, key, for_good=True))
+    observed.injected(f"the credentials expire when a {method} of the sealing begins")
+    assert remote.content() == NEW
+    assert [found.repair and found.repair.kind for found in remote.doctor().examine()] == [RepairKind.seal]
+    repaired(remote)
+    observed.found(answer, "the doctor found it and repaired it")
+
+
+@pytest.mark.parametrize("fault", [f for f in Fault if f is not Fault.slow], ids=lambda fault: fault.name)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_any_request_goes_wrong(
+    store: ObjectStore, network: BadNetwork, observed: Observed, command: str, fault: Fault
+) -> None:
+    outcomes = Counter[str]()
+    for number in itertools.count():
+        folder = store.folder / BUCKET / f"case{next(_CASES)}"
+        folder.mkdir()
+        world = World(folder)
+        unit = ready(world, command)
+        answer, hit = said(network, world, command, unit, Rule(fault, skipped=number))
+        if hit:
+            outcomes["it went through" if answer == "it went through" else "refused"] += 1
+            assert_one_command_finishes_it(world, command, unit)
+        world.close()
+        if not hit:
+            break
+    observed.injected(f"each of the {outcomes.total()} requests of a {command} in turn: {fault}")
+    observed.found(f"{outcomes['it went through']} went through, {outcomes['refused']} were refused and said again")

@@ -1,1 +1,1 @@
-"""Access to the folders and files of the warehouse; other packages reach its files only through this one."""
+"""Access to the files of the warehouse, in folders and in buckets; other rooms reach them only through this one."""

@@ -291,8 +291,8 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
     ),
     "Object store": (
         Fault(
-            "the manifest, the commit, a look at the log, a copy or the removal of a sealed log: the answer is lost or cut off, the "
-            "connection is cut, 409, 503, slow, expired credentials",
+            "the manifest, the commit, a look at the log, a copy or the removal of a sealed log: the answer is lost or cut off, "
+            "the connection is cut, 409, 503, slow, expired credentials",
             "The release goes through, or is refused by name and said again; readers see the old state or the new one, whole.",
             _of(_STORE, "a_request_goes_wrong", "credentials_expire_from_some_request_on"),
         ),

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
 from backfill_assets.core.errors import StorageError
@@ -50,13 +51,13 @@ def reached(place: Location) -> Iterator[None]:
     """Turn what delta-rs says of a disk or a store that fails into our error.
 
     Raises:
-        StorageError: the disk or the store fails.
+        StorageError: the disk or the store fails, or did so when the answer to a commit was on its way.
     """
     try:
         yield
-    except OSError as error:
+    except (OSError, CommitFailedError) as error:
         raise StorageError(
-            f"{place}: the disk or the store fails ({error_text(error)}); make it reachable, and repeat the command: it "
+            f"{place}: the disk or the store fails, or somebody else was faster ({error_text(error)}); repeat the command: it "
             "continues where this one stopped"
         ) from error
 
@@ -77,9 +78,9 @@ def _at(place: Location, version: int | None) -> DeltaTable:
 
 
 def is_table(path: Location) -> bool:
-    """Whether this folder is a Delta table; a log always has a commit, whatever was cleaned up."""
+    """Whether this folder is a Delta table: its log has a commit or a checkpoint; raises what keeps it from looking."""
     # Delta-rs would hold Python's lock while it asks: no lease is renewed meanwhile.
-    return any((path / LOG).fitting("*.json"))
+    return any(place.name.endswith(".json") or ".checkpoint." in place.name for place in (path / LOG).listed())
 
 
 def tables_in(folder: Location) -> tuple[Location, ...]:

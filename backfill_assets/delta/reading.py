@@ -53,10 +53,13 @@ def plain_path(path: str) -> str:
 
 def shadow_log_folder(shadow: Location) -> Location | None:
     """The log of a shadow, sealed or not; ignores a log that a late writer made *after* the sealing."""
-    # In a bucket the first commit arrives last.
-    if (shadow / SEALED / commit_name(0)).is_there():
-        return shadow / SEALED
-    return shadow / LOG if (shadow / LOG).is_folder() else None
+    # In a bucket the first commit arrives last, and leaves first.
+    log, sealed = shadow / LOG, shadow / SEALED
+    if (sealed / commit_name(0)).is_there():
+        return sealed
+    if sealed.is_folder() and not (log / commit_name(0)).is_there():
+        return sealed  # it is damaged, and whoever reads it says so
+    return log if log.is_folder() else None
 
 
 def read_shadow(shadow: Location) -> ShadowLog | None:
@@ -69,6 +72,8 @@ def read_shadow(shadow: Location) -> ShadowLog | None:
     if folder is None:
         return None
     found = commits(folder)
+    if folder.name == LOG and shadow_log_folder(shadow) != folder:
+        return read_shadow(shadow)  # it was sealed meanwhile
     if not found or [version for version, _ in found] != list(range(len(found))):
         raise PreconditionError(
             f"{folder}: expected the commits 0 to {found[-1][0] if found else 0}, found {[v for v, _ in found]}; "

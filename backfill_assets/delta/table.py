@@ -257,7 +257,7 @@ class PublishedTable:
         """
         shadow = self._root / shadows.shadow_folder(folder)
         try:
-            (shadow / opening.LOG).rename_folder(reading.SEALED)
+            (shadow / opening.LOG).rename_folder(reading.SEALED, opening.commit_name(0))
         except FileNotFoundError:
             # The shadow is empty, or another process has just sealed it.
             return
@@ -266,7 +266,6 @@ class PublishedTable:
                 f"{shadow / opening.LOG} cannot be renamed ({error.strerror}), which is the last step of its release: "
                 "readers already see it; let this user write there, and repeat the command"
             ) from error
-        shadow.sync()
 
     def stored_files(self) -> tuple[StoredFile, ...]:
         """Every regular file under `_shadow/`, logs included; links are neither listed nor followed."""
@@ -290,7 +289,7 @@ class PublishedTable:
 
     def _deletable(self, path: str) -> Location:
         parts = path.split("/")
-        if len(parts) < 2 or parts[0] != SHADOW or ".." in parts:  # noqa: PLR2004  # a file in it
+        if len(parts) < 2 or parts[0] != SHADOW or {"", ".", ".."} & set(parts):  # noqa: PLR2004  # a file in it
             raise PreconditionError(f"{path!r} is not a file below {SHADOW}/; only such files may be deleted")
         if self._root.below(path) != self._root / path:
             raise PreconditionError(f"{path!r} goes through a link; only files below {SHADOW}/ itself may be deleted")

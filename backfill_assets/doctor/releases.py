@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -211,10 +212,13 @@ class PublishedExam:
         ]
         if self.busy or not published:
             return
-        sizes = {f.path: f.size for f in self.table.stored_files()}
+        sizes: dict[str, dict[str, int]] = defaultdict(dict)
+        for file in self.table.stored_files():
+            *above, name = file.path.split("/", 4)
+            sizes["/".join(above)][name] = file.size
         for record in published:
             for folder in sorted({shadow_of(f.path) for f in record.manifest.added}):
-                log, sealed = _sizes_in(f"{folder}/{LOG}/", sizes), _sizes_in(f"{folder}/{SEALED}/", sizes)
+                log, sealed = sizes.get(f"{folder}/{LOG}", {}), sizes.get(f"{folder}/{SEALED}", {})
                 # A log of a late writer has other commits than the sealed one; in a bucket a seal may have been cut off.
                 if not log or (commit_name(0) in sealed and not log.items() <= sealed.items()):
                     continue
@@ -225,8 +229,3 @@ class PublishedExam:
                     )
                     repair = Repair(RepairKind.seal, folder, self.name, record.manifest.unit)
                     yield Finding.info(what, "publish its unit again, which seals it", repair)
-
-
-def _sizes_in(folder: str, sizes: Mapping[str, int]) -> Mapping[str, int]:
-    """The sizes of the files of a folder, by name."""
-    return {path.removeprefix(folder): size for path, size in sizes.items() if path.startswith(folder)}

@@ -154,7 +154,7 @@ def _missing(path: Location, days: Collection[dt.date], dataset: Dataset) -> Ite
     declared = dataset.columns.keys() - {dataset.partition_column}
     for file, day in files_of_days(table_at(path), dataset.partition_column, days).items():
         try:
-            with parquet.ParquetFile(path / file) as read:
+            with (path / file).reader() as opened, parquet.ParquetFile(opened) as read:
                 schema = read.schema_arrow
         except (pa.ArrowException, OSError) as error:
             raise SourceError(f"{path / file}: cannot be read: {in_one_line(error)}; see: backfill doctor") from error

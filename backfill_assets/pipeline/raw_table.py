@@ -324,7 +324,7 @@ def _kinds_of_rows(
             "files (REORG TABLE … APPLY (PURGE)), then ALTER TABLE … DROP FEATURE deletionVectors"
         )
     for file, day in files_of_days(table, DELIVERY_DAY, days).items():
-        with parquet.ParquetFile(path / file) as read:
+        with (path / file).reader() as opened, parquet.ParquetFile(opened) as read:
             names = [n for n in (*columns, "_source_file", "_fingerprint") if n in read.schema_arrow.names]
             # One batch at a time: each row repeats its headline.
             for batch in read.iter_batches(columns=names):

@@ -9,7 +9,7 @@ from functools import partial
 
 from backfill_assets.campaign.plan import shown_bytes
 from backfill_assets.campaign.state import Phase
-from backfill_assets.core.errors import LayoutError, PreconditionError
+from backfill_assets.core.errors import LayoutError, PreconditionError, StorageError
 from backfill_assets.core.release import (
     AHEAD,
     EXTRA,
@@ -111,6 +111,10 @@ class Sweep(OnWarehouse):
         """Files that readers see or may still read, and files that releases within their windows added or replaced."""
         table, waiting = self.tables[name], self._waiting()
         window, records = table.keep_for + EXTRA, self.ledger.releases(name)
+        if not table.exists() and any(r.state is ReleaseState.finalized for r in records):
+            raise PreconditionError(
+                f"{name} has releases, and its published table has no log: nothing is deleted; restore its log from a backup"
+            )
         kept = [r.manifest for r in records if _until(r, window, now, waiting) > now]
         active = {f.path for files in table.active().values() for f in files}
         # Also files that left the table in other ways (a compaction): readers may still use the earlier version.
@@ -137,7 +141,7 @@ def _in_reach(name: str, sweep: Callable[[], Swept]) -> Swept:
     """What `sweep` returns, or the problem of its table, which must not keep the others from being swept."""
     try:
         return sweep()
-    except (LayoutError, PreconditionError, OSError) as error:
+    except (LayoutError, PreconditionError, StorageError, OSError) as error:
         return Swept(name, (), 0, str(error))
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from io import BytesIO
-from typing import BinaryIO, Final, Self
+from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
@@ -19,11 +19,16 @@ from backfill_assets.core.errors import LayoutError, StorageError
 from backfill_assets.core.release import StoredFile
 from backfill_assets.storage.location import Location
 
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+
 _AT_ONCE: Final = 16
 """Requests in flight: more do not make a store answer faster."""
 _REGION: Final = "us-east-1"
 """Where S3-compatible stores without regions say they are."""
-_WILD: Final = frozenset("*?[")
+_ADDRESSES: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT")
+_REFUSED: Final = (PermissionDeniedError, UnauthenticatedError)
+_NO_ACCESS: Final = ("403 Forbidden", "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 _SHOWN: Final = 200
 
 
@@ -87,34 +92,20 @@ class InBucket(Location):
         return self.size() >= 0
 
     def is_folder(self) -> bool:
-        with _asking(self):
-            first = next(iter(obstore.list(self.bucket.store, prefix=f"{self.key}/", chunk_size=1)), None)
-        return bool(first)
+        return next(self._below(), None) is not None
 
     def listed(self) -> Iterator[Self]:
         with _asking(self):
             found = obstore.list_with_delimiter(self.bucket.store, prefix=f"{self.key}/" if self.key else None)
         yield from (self._with(key.rstrip("/")) for key in found["common_prefixes"])
-        yield from (self._with(one["path"]) for one in found["objects"])
-
-    def fitting(self, pattern: str) -> Iterator[Self]:
-        part, _, rest = pattern.partition("/")
-        if _WILD.isdisjoint(part):
-            found = [self / part] if rest or (self / part).is_there() or (self / part).is_folder() else []
-        else:
-            found = [place for place in self.listed() if fnmatchcase(place.name, part)]
-        for place in found:
-            yield from place.fitting(rest) if rest else (place,)
+        yield from (self._with(one["path"]) for one in found["objects"] if one["path"] != self.key)
 
     def files(self, home: Location, *, without: str = "", links: bool = False) -> Iterator[StoredFile]:
         del links  # there are none
-        left_out = f"{self.key}/{without}/" if without else None
-        with _asking(self):
-            for chunk in obstore.list(self.bucket.store, prefix=f"{self.key}/"):
-                for one in chunk:
-                    if left_out is None or not one["path"].startswith(left_out):
-                        path = self._with(one["path"]).relative_to(home)
-                        yield StoredFile(path, one["last_modified"], one["size"])
+        left_out = f"{self.key}/{without}/"
+        for place, file in self._below():
+            if not without or not place.key.startswith(left_out):
+                yield StoredFile(place.relative_to(home), file["last_modified"], file["size"])
 
     def reader(self) -> BinaryIO:
         return BytesIO(self._bytes())
@@ -153,16 +144,19 @@ class InBucket(Location):
     def create(self, text: str) -> None:
         self._put(text.encode(), replace=False)
 
-    def rename_folder(self, name: str) -> None:
-        target = self.parent / name
-        names = sorted((file.path for file in self.files(self)), reverse=True)
-        if not names and not target.is_folder():
+    def rename_folder(self, name: str, first: str) -> None:
+        target, names = self.parent / name, [file.path for file in self.files(self)]
+        complete = (target / first).is_there()
+        if not names and not complete:
             raise FileNotFoundError(f"{self} is gone")
-        # What is left after an interrupted call; a folder that somebody began since then must not replace it.
-        if names and not (target / names[-1]).is_there():
-            for one in names:
+        ordered = sorted(names, key=lambda one: one == first)
+        if complete:
+            # An earlier call was cut off; but what somebody has written since then is not of this folder.
+            ordered = [one for one in names if _are_equal(self / one, target / one)]
+        else:
+            for one in ordered:
                 _copy(self / one, target / one)
-        for one in names:
+        for one in reversed(ordered):
             (self / one).remove()
 
     def move_to(self, target: Location) -> None:
@@ -170,7 +164,7 @@ class InBucket(Location):
         self.remove()
 
     def remove(self) -> None:
-        with _asking(self), suppress(FileNotFoundError):
+        with suppress(FileNotFoundError), _asking(self):
             obstore.delete(self.bucket.store, self.key)
 
     def remove_folder(self) -> None:
@@ -181,6 +175,16 @@ class InBucket(Location):
 
     def _with(self, key: str) -> Self:
         return type(self)(self.bucket, key)
+
+    def _below(self) -> Iterator[tuple[Self, ObjectMeta]]:
+        """All files below a folder, each with what the store says of it; without the objects by which Hadoop marks folders."""
+        with _asking(self):
+            for chunk in obstore.list(self.bucket.store, prefix=f"{self.key}/" if self.key else None):
+                for one in chunk:
+                    place = self._with(one["path"])
+                    # The listing leaves the slash at the end of a mark out: under the rest of its name there is nothing.
+                    if place.key != self.key and (one["size"] or place.is_there()):
+                        yield place, one
 
     def _bytes(self) -> bytes:
         with _asking(self):
@@ -200,25 +204,39 @@ class InBucket(Location):
             obstore.put(self.bucket.store, self.key, content, mode="overwrite" if replace else "create")
 
 
-def bucket_of(url: str, environ: Mapping[str, str]) -> InBucket:
-    """The place that `s3://bucket/prefix` names; address and region come from AWS_ENDPOINT_URL and AWS_REGION."""
+def bucket_of(url: str) -> InBucket:
+    """The place that `s3://bucket/prefix` names, with the keys, the address and the region of the cloud's standard environment.
+
+    Raises:
+        LayoutError: two variables name different addresses; obstore, delta-rs and Spark would each take another one.
+    """
     name, _, key = url.removeprefix("s3://").partition("/")
-    endpoint = environ.get("AWS_ENDPOINT_URL", "")
-    insecure = endpoint.startswith("http://")
-    options = {"AWS_REGION": environ.get("AWS_REGION", _REGION)}
-    if endpoint:
-        options |= {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": str(insecure).lower()}
-    store = S3Store(name, client_options={"allow_http": insecure}, region=options["AWS_REGION"])
+    addresses = {variable: os.environ[variable] for variable in _ADDRESSES if os.environ.get(variable)}
+    if len(set(addresses.values())) > 1:
+        raise LayoutError(f"{' and '.join(addresses)} name different addresses of the store; set AWS_ENDPOINT_URL only")
+    address = next(iter(addresses.values()), "")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _REGION
+    options = {"AWS_REGION": region}
+    if address:
+        options |= {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": str(address.startswith("http://")).lower()}
+    store = S3Store(name, client_options={"allow_http": address.startswith("http://")}, region=region)
     return InBucket(Bucket(f"s3://{name}", store, options), key.strip("/"))
+
+
+def _are_equal(one: InBucket, other: InBucket) -> bool:
+    with suppress(FileNotFoundError):
+        return one.size() == other.size() and one.end() == other.end()
+    return False
 
 
 def _has_mark(place: InBucket, size: int, mark: bytes) -> bool:
     if place.size() != size or size < len(mark):
         return False
-    with _asking(place):
+    with suppress(FileNotFoundError), _asking(place):
         starts, lengths = (0, size - len(mark)), (len(mark), len(mark))
         ends = obstore.get_ranges(place.bucket.store, place.key, starts=starts, lengths=lengths)
-    return all(bytes(end) == mark for end in ends)
+        return all(bytes(end) == mark for end in ends)
+    return False
 
 
 def _copy(place: InBucket, target: Location) -> None:
@@ -239,20 +257,21 @@ def _asking(place: InBucket) -> Iterator[None]:
     """
     try:
         yield
-    except FileNotFoundError as error:
-        if "NoSuchBucket" not in str(error):
-            raise
-        raise StorageError(
-            f"{place}: there is no such bucket; create it, or correct its name and AWS_ENDPOINT_URL"
-        ) from error
     except AlreadyExistsError as error:
         raise FileExistsError(f"{place} exists") from error
-    except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise StorageError(
-            f"{place}: the store refuses access ({_said(error)}); look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
-            "AWS_SESSION_TOKEN, which may have expired, and at the rights of their user"
-        ) from error
-    except BaseError as error:
+    except (BaseError, FileNotFoundError, NotImplementedError) as error:
+        said = str(error)
+        if "NoSuchBucket" in said:
+            raise StorageError(
+                f"{place}: there is no such bucket; create it, or correct its name and AWS_ENDPOINT_URL"
+            ) from error
+        if isinstance(error, FileNotFoundError):
+            raise
+        if isinstance(error, _REFUSED) or any(word in said for word in _NO_ACCESS):
+            raise StorageError(
+                f"{place}: the store refuses access ({_said(error)}); look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
+                "AWS_SESSION_TOKEN, which may have expired, and at the rights of their user"
+            ) from error
         raise StorageError(
             f"{place}: the store does not do what it is asked ({_said(error)}); look at AWS_ENDPOINT_URL and "
             "AWS_REGION, and repeat the command: it continues where this one stopped"

@@ -30,9 +30,6 @@ class OnDisk(Location):
     def __str__(self) -> str:
         return str(self.path)
 
-    def __fspath__(self) -> str:
-        return str(self.path)
-
     def __truediv__(self, relative: str) -> Self:
         return type(self)(self.path / relative)
 
@@ -71,10 +68,10 @@ class OnDisk(Location):
         return self.path.is_dir()
 
     def listed(self) -> Iterator[Self]:
-        return map(type(self), self.path.iterdir()) if self.path.is_dir() else iter(())
-
-    def fitting(self, pattern: str) -> Iterator[Self]:
-        return map(type(self), self.path.glob(pattern))
+        try:
+            return iter([type(self)(path) for path in self.path.iterdir()])
+        except (FileNotFoundError, NotADirectoryError):
+            return iter(())
 
     def files(self, home: Location, *, without: str = "", links: bool = False) -> Iterator[StoredFile]:
         return _files(self.path, path_of(home), without=without, links=links)
@@ -121,10 +118,12 @@ class OnDisk(Location):
     def create(self, text: str) -> None:
         _written(self.path, text, os.link)
 
-    def rename_folder(self, name: str) -> None:
+    def rename_folder(self, name: str, first: str) -> None:
+        del first  # a file system renames all at once
         target = self.path.with_name(name)
         if not target.is_dir():
             self.path.rename(target)
+            self.parent.sync()
 
     def move_to(self, target: Location) -> None:
         self.path.replace(path_of(target))
@@ -187,7 +186,9 @@ def _written(path: Path, text: str, bring: Callable[[Path, Path], None]) -> None
         # If a file has the name of the folder, the draft cannot be opened.
         with suppress(FileExistsError):
             path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("w", encoding="utf-8") as out:
+        # What a process of the same number left may be the file itself under a second name.
+        draft.unlink(missing_ok=True)
+        with draft.open("x", encoding="utf-8") as out:
             out.write(text)
             out.flush()
             os.fsync(out.fileno())

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import BinaryIO, Self
+from fnmatch import fnmatchcase
+from typing import BinaryIO, Final, Self
 
 from backfill_assets.core.release import StoredFile
+
+_WILD: Final = frozenset("*?[")
 
 Sync = Callable[["Location"], None]
 """Makes a file, or the names in a folder, durable; once it returns, a power cut does not damage it."""
@@ -21,8 +24,8 @@ def sync(place: Location) -> None:
 class Location(ABC):
     """A file, a folder, or a place where neither is yet.
 
-    `str()` of it is what delta-rs opens. Places of one warehouse can be compared and sorted. All methods raise OSError
-    if the file system or the store fails; FileNotFoundError if a file is gone.
+    `str()` of it is what delta-rs opens. Places of one warehouse can be compared and sorted. All methods raise FileNotFoundError
+    if a file is gone, OSError if the file system fails, and StorageError if the store does.
     """
 
     @property
@@ -87,9 +90,18 @@ class Location(ABC):
     def listed(self) -> Iterator[Self]:
         """The direct entries of a folder, in no order; none if there is no folder."""
 
-    @abstractmethod
     def fitting(self, pattern: str) -> Iterator[Self]:
-        """The places below a folder that fit a glob pattern without `**`, in no order; none if there is no folder."""
+        """The places below a folder that fit a glob pattern without `**`, in no order; none if there is no folder.
+
+        Unlike `Path.glob`, it raises what keeps it from looking: a log that cannot be listed is not an empty one.
+        """
+        part, _, rest = pattern.partition("/")
+        if _WILD.isdisjoint(part):
+            found = [self / part] if rest or (self / part).is_there() or (self / part).is_folder() else []
+        else:
+            found = [place for place in self.listed() if fnmatchcase(place.name, part)]
+        for place in found:
+            yield from place.fitting(rest) if rest else (place,)
 
     @abstractmethod
     def files(self, home: Location, *, without: str = "", links: bool = False) -> Iterator[StoredFile]:
@@ -147,11 +159,14 @@ class Location(ABC):
         """
 
     @abstractmethod
-    def rename_folder(self, name: str) -> None:
-        """Give a folder of files another name; does nothing if that is complete, and raises FileNotFoundError if neither is there.
+    def rename_folder(self, name: str, first: str) -> None:
+        """Give a folder another name; does nothing if there is a complete folder of that name already.
 
-        In a bucket its files are copied, the one whose name sorts first at the very end, and then removed: the new folder is
-        complete as soon as it has that file, and a call that was interrupted can be repeated.
+        A folder is complete if it has its file `first`: a bucket can only copy the files, that one last, and then remove the old
+        ones, that one first. A call that was interrupted can be repeated.
+
+        Raises:
+            FileNotFoundError: there is no folder of either name.
         """
 
     @abstractmethod
@@ -172,8 +187,8 @@ class Location(ABC):
 
 
 def parents_up_to(place: Location, root: Location) -> Iterator[Location]:
-    """The folders that a place is in, innermost first, up to and with `root`."""
-    while place != root:
+    """The folders that a place is in, innermost first, up to and with `root`; raises ValueError if it is not below that."""
+    for _ in range(place.relative_to(root).count("/") + 1):
         place = place.parent
         yield place
 

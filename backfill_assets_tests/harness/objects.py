@@ -74,7 +74,7 @@ def in_bucket(folder: Path) -> Location | None:
     root = os.environ.get(ROOT_VARIABLE)
     if root is None:
         return None
-    return bucket_of(f"s3://{folder.relative_to(root)}", os.environ)
+    return bucket_of(f"s3://{folder.relative_to(root)}")
 
 
 def folder_of(place: Location) -> Path:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
 from backfill_assets.core.errors import InvalidNameError, LayoutError, PreconditionError, StorageError
@@ -67,6 +67,27 @@ def test_a_late_write_after_the_sealing_is_ignored(table: PublishedTable, home: 
     write_shadow(home, SHADOW, rows_of({day(0): [666]}))
     table.seal(SHADOW)
     assert table.shadow_files(SHADOW, [day(0)]) == before
+
+
+def test_a_sealed_log_that_lost_its_first_commit_is_damaged_and_not_empty(
+    table: PublishedTable, home: Path, shadow: Path
+) -> None:
+    write_deltalake(shadow, rows_of({day(0): [5]}), mode="append")
+    table.seal(SHADOW)
+    (shadow / "_sealed_log" / f"{0:020}.json").unlink()
+    with pytest.raises(PreconditionError, match="expected the commits 0 to 1"):
+        table.shadow_files(SHADOW, [day(0)])
+
+
+def test_a_table_whose_commits_are_all_in_a_checkpoint_is_there(
+    table: PublishedTable, home: Path, shadow: Path
+) -> None:
+    publish(table, SHADOW, [day(0), day(1)], "r_1")
+    DeltaTable(home).create_checkpoint()
+    for commit in (home / "_delta_log").glob("*.json"):
+        commit.unlink()
+    assert table.exists()
+    assert table.active().keys() == {day(0), day(1)}
 
 
 def test_sealing_what_was_never_written_is_fine(table: PublishedTable) -> None:

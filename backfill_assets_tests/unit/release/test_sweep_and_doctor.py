@@ -80,6 +80,21 @@ def test_a_discarded_unit_is_swept_after_the_grace(world: World) -> None:
     assert stored(world) == set()
 
 
+def test_nothing_is_swept_from_a_table_that_has_lost_its_log(world: World) -> None:
+    world.released({d: [1] for d in DAYS})
+    date_all(world)
+    world.clock.advance(WINDOW * 3)
+    log = world.homes["sales"] / "_delta_log"
+    log.rename(log.with_name("elsewhere"))
+    (swept,) = world.sweep().execute()
+    assert (swept.paths, swept.problem) == (
+        (),
+        "sales has releases, and its published table has no log: nothing is deleted; restore its log from a backup",
+    )
+    log.with_name("elsewhere").rename(log)
+    assert world.content() == {d: [1] for d in DAYS}
+
+
 def test_a_running_attempt_keeps_its_own_folder_only(world: World) -> None:
     unit = world.open_unit({"sales": DAYS})
     attempt = world.ledger.start_attempt(unit.id, "sales", DAYS, "run", LEASE)

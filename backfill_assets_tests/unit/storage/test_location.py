@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
+import resource
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow.fs import S3FileSystem
 
 from backfill_assets.core.errors import LayoutError, StorageError
 from backfill_assets.delta.opening import is_table, table_at
@@ -37,7 +41,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     if request.param == "folder":
         return OnDisk(tmp_path / "home")
     store = request.getfixturevalue("store")
-    return bucket_of(f"{store.url}/{next(_HOMES)}", store.environ)
+    return bucket_of(f"{store.url}/{next(_HOMES)}")
 
 
 def names(found: Iterator[Location]) -> list[str]:
@@ -109,6 +113,8 @@ def test_entries_are_listed_and_found_by_patterns_of_each_part(home: Location) -
     files = {file.path: file.size for file in (home / "raw").files(home, without="y")}
     assert files == {"raw/x/_delta_log/0.json": 2, "raw/z.txt": 2}
     assert [place.relative_to(home) for place in parents_up_to(found[0], home / "raw")] == ["raw/x", "raw"]
+    with pytest.raises(ValueError, match="raw"):
+        list(parents_up_to(found[0], home / "other"))
     with pytest.raises(ValueError, match=str(home)):
         home.relative_to(home / "raw")
 
@@ -138,12 +144,12 @@ def test_only_whole_files_of_the_right_size_count(home: Location) -> None:
 def test_a_folder_is_renamed_with_all_its_files_once(home: Location) -> None:
     log = home / "_delta_log"
     with pytest.raises(FileNotFoundError):
-        log.rename_folder("_sealed_log")
+        log.rename_folder("_sealed_log", f"{0:020}.json")
     log.make_folder()
     for number in range(5):
         (log / f"{number:020}.json").write(str(number))
-    log.rename_folder("_sealed_log")
-    log.rename_folder("_sealed_log")
+    log.rename_folder("_sealed_log", f"{0:020}.json")
+    log.rename_folder("_sealed_log", f"{0:020}.json")
     assert not log.is_folder()
     assert [place.text() for place in sorted((home / "_sealed_log").listed())] == ["0", "1", "2", "3", "4"]
 
@@ -153,15 +159,84 @@ def test_a_folder_is_renamed_with_all_its_files_once(home: Location) -> None:
 def test_a_rename_in_a_bucket_can_be_cut_off_anywhere_and_repeated(
     store: ObjectStore, copied: int, removed: int
 ) -> None:
-    home = bucket_of(f"{store.url}/{next(_HOMES)}", store.environ)
+    home = bucket_of(f"{store.url}/{next(_HOMES)}")
     last_first = [f"{number}.json" for number in reversed(range(5))]
     for name in last_first[removed if copied == len(last_first) else 0 :]:
         (home / "log" / name).write(name)
     for name in last_first[:copied]:
         (home / "sealed" / name).write(name)
-    (home / "log").rename_folder("sealed")
+    (home / "log").rename_folder("sealed", "0.json")
     assert {place.name: place.text() for place in (home / "sealed").listed()} == {name: name for name in last_first}
     assert not (home / "log").is_folder()
+
+
+def test_what_somebody_writes_after_the_rename_is_neither_taken_over_nor_removed(store: ObjectStore) -> None:
+    home = bucket_of(f"{store.url}/{next(_HOMES)}")
+    for name in ("0.json", "1.json"):
+        (home / "log" / name).write(name)
+    (home / "log").rename_folder("sealed", "0.json")
+    for name, text in {"0.json": "another", "1.json": "1.json", "2.json": "2.json"}.items():
+        (home / "log" / name).write(text)
+    (home / "log").rename_folder("sealed", "0.json")
+    assert {place.name: place.text() for place in (home / "sealed").listed()} == {
+        "0.json": "0.json",
+        "1.json": "1.json",
+    }
+    assert names((home / "log").listed()) == ["0.json", "2.json"]
+
+
+def test_marks_of_folders_as_hadoop_leaves_them_are_no_files(store: ObjectStore) -> None:
+    home = bucket_of(f"{store.url}/{next(_HOMES)}")
+    marks = S3FileSystem(endpoint_override=store.environ["AWS_ENDPOINT_URL"].removeprefix("http://"), scheme="http")
+    for folder in ("a", "a/_delta_log", "b"):
+        marks.create_dir(str(home / folder).removeprefix("s3://"))
+    (home / "a" / "_delta_log" / "0.json").write("{}")
+    (home / "a" / "empty").write("")
+    assert sorted(file.path for file in home.files(home)) == ["a/_delta_log/0.json", "a/empty"]
+    assert names((home / "a").listed()) == ["_delta_log", "empty"]
+    assert names((home / "a" / "_delta_log").listed()) == ["0.json"]
+    assert ((home / "a").is_folder(), (home / "b").is_folder()) == (True, False)
+    (home / "a" / "_delta_log").rename_folder("_sealed_log", "0.json")
+    assert not (home / "a" / "_delta_log").is_folder()
+    assert (home / "a" / "_sealed_log" / "0.json").is_there()
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"])
+def test_two_addresses_are_refused(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "http://127.0.0.1:1")
+    with pytest.raises(LayoutError, match=f"{variable}.*different addresses"):
+        bucket_of(store.url)
+    monkeypatch.setenv(variable, store.environ["AWS_ENDPOINT_URL"])
+    assert bucket_of(store.url).storage_options["AWS_ENDPOINT_URL"] == store.environ["AWS_ENDPOINT_URL"]
+
+
+def test_a_log_that_cannot_be_listed_is_not_an_empty_one(tmp_path: Path) -> None:
+    log = OnDisk(tmp_path / "table" / "_delta_log")
+    log.make_folder()
+    (log / f"{0:020}.json").write("{}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(int(number.name) for number in Path("/proc/self/fd").iterdir())
+    taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(most)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1, hard))
+    try:
+        for ask in (lambda: is_table(log.parent), lambda: list(log.fitting("*.json")), lambda: list(log.listed())):
+            with pytest.raises(OSError, match="Too many open files"):
+                ask()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for number in taken:
+            os.close(number)
+    assert is_table(log.parent)
+
+
+def test_a_draft_that_is_the_file_itself_under_a_second_name_does_not_damage_it(tmp_path: Path) -> None:
+    file = OnDisk(tmp_path / "m.json")
+    file.write("whole")
+    draft = tmp_path / f".m.json.{os.getpid()}.{threading.get_native_id()}"
+    os.link(file.path, draft)
+    with pytest.raises(FileExistsError):
+        file.create("another")
+    assert (file.text(), draft.exists()) == ("whole", False)
 
 
 def test_files_are_moved_in_order_and_never_over_another(home: Location) -> None:
@@ -198,7 +273,7 @@ def test_a_delta_table_is_opened_where_it_is(home: Location) -> None:
 def test_folder_and_bucket_find_the_same(
     store: ObjectStore, tmp_path_factory: pytest.TempPathFactory, files: dict[str, str], pattern: str
 ) -> None:
-    homes = OnDisk(tmp_path_factory.mktemp("same")), bucket_of(f"{store.url}/{next(_HOMES)}", store.environ)
+    homes = OnDisk(tmp_path_factory.mktemp("same")), bucket_of(f"{store.url}/{next(_HOMES)}")
     # A name is a file or a folder: an object store would let it be both.
     kept = {path: text for path, text in files.items() if not any(other.startswith(f"{path}/") for other in files)}
     seen = []
@@ -220,7 +295,7 @@ def test_a_bucket_that_is_gone_and_keys_that_are_wrong_are_named(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(StorageError, match=r"s3://nowhere/x: .*AWS_ENDPOINT_URL"):
-        bucket_of("s3://nowhere/x", store.environ).write("1")
+        bucket_of("s3://nowhere/x").write("1")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(StorageError, match=r"refuses access .*AWS_SECRET_ACCESS_KEY"):
-        bucket_of(f"{store.url}/x", store.environ).write("1")
+        bucket_of(f"{store.url}/x").write("1")

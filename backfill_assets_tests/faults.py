@@ -291,15 +291,10 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
     ),
     "Object store": (
         Fault(
-            "the manifest, the commit, a look at the log, a copy or the removal of a sealed log: the answer is lost or cut off, "
-            "the connection is cut, 409, 503, slow, expired credentials",
+            "any request of a publication or a rollback: its answer is lost or cut off, the connection is cut, 409, 503, slow, "
+            "expired credentials",
             "The release goes through, or is refused by name and said again; readers see the old state or the new one, whole.",
-            _of(_STORE, "a_request_goes_wrong", "credentials_expire_from_some_request_on"),
-        ),
-        Fault(
-            "each single request of a publication and of a rollback in turn, with each of these faults",
-            "The same.",
-            _of(_STORE, "any_request_goes_wrong"),
+            _of(_STORE, "a_request_goes_wrong", "any_request_goes_wrong", "credentials_expire_from_some_request_on"),
         ),
         Fault(
             "the sealing of a shadow ends in the middle of its copy, or of the removal",

@@ -16,6 +16,7 @@ from backfill_assets_tests.harness.world import World, repaired
 from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.faults.kit import COMMANDS, NEW, assert_one_command_finishes_it, ready, say
 
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
 _CASES = itertools.count()
 
 REQUESTS = {

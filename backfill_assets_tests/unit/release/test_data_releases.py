@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from backfill_assets.core import canonical
 from backfill_assets.core.release import Manifest, ReleaseState
-from backfill_assets.delta import reading
+from backfill_assets.delta import manifests
 from backfill_assets.ledger import codec
 from backfill_assets.ledger import releases as ledger_releases
 from backfill_assets.release.reconcile import SettlementKind
@@ -126,7 +126,7 @@ def test_a_release_reads_no_manifest_of_another_one(campaigns: World, monkeypatc
         read.extend([found.release] if isinstance(found, Manifest) else [])
         return found
 
-    for module in (codec, ledger_releases, reading):
+    for module in (codec, ledger_releases, manifests):
         monkeypatch.setattr(module, "from_json", noting)
     done = campaigns.campaign_publisher().release(unit.id).release
     assert done in read

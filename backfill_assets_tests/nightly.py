@@ -19,8 +19,8 @@ _EVENTS: Final = "../packages/dagster-batched-events/tests"
 _STRANGERS: Final = ("OPTIMIZE-in the range", "VACUUM-in the range", "DELETE-*", "an INSERT-outside of it")
 _OLD: Final = ("*-0001", "*-0005")
 _TYPES: Final = ("a_string", "a_wide_decimal", "a_timestamp")
-_FIRST: Final = "dagster/test_campaign.py"
-"""Begins before all others: it is the longest of `make test`, and the last to end decides how long a run takes."""
+_FIRST: Final = ("dagster/test_campaign.py", "unit/release/test_commit_stress.py")
+"""Begin before all others, as the longest of `make test` and of `make test-all`: the last to end decides how long a run takes."""
 
 NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     # Tests that need no JVM
@@ -241,7 +241,7 @@ def is_nightly(test: str, case: str = "") -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files = {item: os.path.relpath(item.path, _FOLDER) for item in items}
-    items.sort(key=lambda item: files[item] != _FIRST)
+    items.sort(key=lambda item: _FIRST.index(files[item]) if files[item] in _FIRST else len(_FIRST))
     for item, file in files.items():
         callspec = getattr(item, "callspec", None)
         name = getattr(item, "originalname", None) or item.name

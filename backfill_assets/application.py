@@ -49,8 +49,8 @@ from backfill_assets.release.watch import WatchRelease
 from backfill_assets.report.metrics import MetricsNow
 from backfill_assets.report.review import Reviews
 from backfill_assets.settings import IdentitySource, Settings
-from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import Layout, ReportFolder
+from backfill_assets.storage.owner import require_owner, take_warehouse
 from backfill_assets.system import Identity, SystemClock, SystemUser, TimedIds
 from backfill_assets.warehouse import Warehouse, tables_of
 
@@ -90,7 +90,7 @@ class Application:
         self.clock = ledger_clock(settings.ledger_url, SystemClock())
         self.ids = TimedIds(self.clock)
         self.identity = identity_of(settings)
-        self.layout = Layout(OnDisk(settings.warehouse), settings.sources)
+        self.layout = Layout(settings.warehouse, settings.sources)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Application:
@@ -130,7 +130,12 @@ class Application:
 
     @cached_property
     def warehouse(self) -> Warehouse:
-        """What every use case works on; opens the ledger."""
+        """What every use case works on; opens the ledger.
+
+        Raises:
+            LayoutError: the tables belong to another ledger.
+        """
+        require_owner(self.layout.warehouse, self.ledger.id, self.ledger.name)
         return Warehouse(self.catalog, self.layout, self.tables, self.ledger, self.clock, self.ids, self.identity)
 
     @cached_property
@@ -260,7 +265,7 @@ class Application:
         """Remove old files of staging, which the sweep leaves to Spark; returns the number of files by dataset."""
         opened = partial(self.session, self.ids.new("vacuum"))
         sourced = {name: loaded for name, loaded in self.datasets.items() if loaded.dataset.source is not None}
-        return {name: vacuum_staging(opened, loaded, self.layout) for name, loaded in sourced.items()}
+        return {name: vacuum_staging(opened, loaded, self.layout, self.ledger) for name, loaded in sourced.items()}
 
     @cached_property
     def reconcile(self) -> Reconcile:
@@ -292,7 +297,11 @@ class Application:
 
         Raises:
             SettingsError: the campaign names a compute that this process has no URL for.
+            LayoutError: the warehouse belongs to another ledger.
+            StorageError: its place does not keep two writers apart, or cannot be reached.
         """
+        # Before the first write into it.
+        take_warehouse(self.layout.warehouse, self.ledger.id, self.ledger.name)
         # Imported here: Spark's client takes longer to import than most commands take to run, and few need it.
         from backfill_assets.spark.session import open_session  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ from backfill_assets.orchestration.definitions import definitions_of
 
 require_one_environment(os.environ)
 _application = Application.from_env()
-_reports = _application.settings.warehouse / "reports"
-_consumers = [carrier_report(_reports / "carrier_report")] if "flights" in _application.datasets else []
+_report = carrier_report(_application.settings.state / "carrier_report")
+_consumers = [_report] if "flights" in _application.datasets else []
 
 defs = dg.Definitions.merge(definitions_of(_application), dg.Definitions(assets=_consumers))

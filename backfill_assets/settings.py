@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -18,7 +19,9 @@ from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaign.plan import Price, parse_price
 from backfill_assets.core.errors import SettingsError
 from backfill_assets.core.text import may_hold_secret, parse_duration
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import mounts_here, refused_mount, refused_url
+from backfill_assets.storage.location import Location
 
 PREFIX: Final = "BACKFILL_ASSETS_"
 """All our variables begin with it."""
@@ -31,6 +34,7 @@ _MEMORY: Final = re.compile(r"^[1-9][0-9]{0,8}[mg]$")
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _SPARK_URL: Final = re.compile(r"sc://[^\s/?#@;]+/?(;[^\s/?#;=]+=[^\s?#;=]*)*;?")
 """Host and port, then options, as Spark's client reads them; no user, because the client does not support one."""
+_BUCKET: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_.=-]+)*/?")
 _WEB_ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9._-]+(:[0-9]{1,5})?(/[A-Za-z0-9._~%/+-]*)?")
 _LOWEST_MEMORY_MB: Final = 512
 _PORTS: Final = range(1024, 65536)
@@ -75,11 +79,18 @@ def _folder(text: str) -> Path:
     return path
 
 
-def _warehouse(text: str) -> Path:
-    """A folder for tables, not the address of an object store."""
+def _warehouse(text: str, environ: Mapping[str, str]) -> Location:
+    """A folder for tables, or a place in a bucket."""
     if reason := refused_url(text):
         raise ValueError(reason)
-    return _folder(text)
+    if not text.startswith("s3://"):
+        return OnDisk(_folder(text))
+    if not _BUCKET.fullmatch(text) or {".", ".."} & set(text.split("/")):
+        raise ValueError("give s3://bucket/prefix, of letters, digits and - _ . =")
+    # Imported here: few need it, and it takes longer than all other settings.
+    from backfill_assets.storage.bucket import bucket_of  # noqa: PLC0415
+
+    return bucket_of(text, environ)
 
 
 def _ledger_url(text: str) -> str:
@@ -147,14 +158,14 @@ class Settings(BaseModel):
     Each setting is annotated with the function that reads its variable.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     state: Path = Field(
         description="BACKFILL_ASSETS_STATE: folder of everything that is not code; "
         "default `.state` in the working folder."
     )
-    warehouse: Annotated[Path, _warehouse] = Field(
-        description="BACKFILL_ASSETS_WAREHOUSE: folder of all tables and of the embedded server; "
+    warehouse: Location = Field(
+        description="BACKFILL_ASSETS_WAREHOUSE: folder of all tables, or a place in a bucket such as s3://lake/warehouse; "
         "default `warehouse` in the state folder."
     )
     sources: Annotated[Path, _folder] = Field(
@@ -181,6 +192,10 @@ class Settings(BaseModel):
         repr=False,
         description="BACKFILL_ASSETS_SPARK_URL: Spark Connect URL (sc://host:port) of an external server; "
         "default none, which means the embedded server.",
+    )
+    spark_folder: Annotated[Path, _folder] = Field(
+        description="BACKFILL_ASSETS_SPARK_FOLDER: folder of the embedded server and of Spark's temporary files, on a disk of "
+        "this host; default `spark` in the state folder. Projects of one user that name the same folder share a server."
     )
     spark_memory: Annotated[str, _memory] = Field(
         default="2g",
@@ -246,10 +261,12 @@ class Settings(BaseModel):
         state = _read(environ, "STATE", _folder) or Path.cwd() / ".state"
         found: dict[str, Any] = {
             "state": state,
-            "warehouse": state / "warehouse",
+            "warehouse": _read(environ, "WAREHOUSE", partial(_warehouse, environ=environ))
+            or OnDisk(state / "warehouse"),
             "sources": state / "sources",
             "datasets": _PACKAGE / "datasets",
             "reports": state / "reports",
+            "spark_folder": state / "spark",
             "ledger_url": f"sqlite:///{state / 'ledger.db'}",
             "computes": _computes(environ),
         }
@@ -257,7 +274,8 @@ class Settings(BaseModel):
             for parse in field.metadata:
                 if (value := _read(environ, name.upper(), parse)) is not None:
                     found[name] = value
-        _require_disk(found["warehouse"])
+        if isinstance(found["warehouse"], OnDisk):
+            _require_disk(found["warehouse"].path)
         return cls(**found)
 
     def of_campaign(self, execution: Execution) -> Settings:

@@ -28,25 +28,24 @@ from benchmarks.installation import end
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def engine_environment(warehouse: Path) -> dict[str, str]:
-    """Give the variables with which a process uses the test server of `warehouse`."""
+def engine_environment(state: Path) -> dict[str, str]:
+    """Give the variables with which a process uses the test server of a state folder."""
     return {
-        "BACKFILL_ASSETS_STATE": str(warehouse.parent),
-        "BACKFILL_ASSETS_WAREHOUSE": str(warehouse),
+        "BACKFILL_ASSETS_STATE": str(state),
         "BACKFILL_ASSETS_SPARK_MEMORY": "3g",  # several tests at the same time, each with tables that Delta keeps
     }
 
 
-def engine_settings(warehouse: Path, **variables: str) -> Settings:
-    """Give settings for `warehouse`; `query_timeout="2s"` stands for BACKFILL_ASSETS_QUERY_TIMEOUT."""
+def engine_settings(state: Path, **variables: str) -> Settings:
+    """Give settings for a state folder; `query_timeout="2s"` stands for BACKFILL_ASSETS_QUERY_TIMEOUT."""
     named = {f"BACKFILL_ASSETS_{name.upper()}": value for name, value in variables.items()}
-    return Settings.from_env(engine_environment(warehouse) | named)
+    return Settings.from_env(engine_environment(state) | named)
 
 
 @pytest.fixture(scope="session")
 def spark_server() -> SparkServer:
     """The server of this run, which ends with it; the first process starts it."""
-    server = SparkServer(engine_settings(shared_folder() / "engine" / "warehouse"))
+    server = SparkServer(engine_settings(shared_folder() / "engine"))
     server.ensure()
     return server
 
@@ -85,9 +84,9 @@ def works(server: SparkServer) -> bool:
         return False
 
 
-def java_processes(warehouse: Path) -> list[psutil.Process]:
-    """Give the Spark servers of this machine that belong to `warehouse`, by their command line."""
-    marker = str(warehouse / "_engine" / "spark.properties")
+def java_processes(state: Path) -> list[psutil.Process]:
+    """Give the Spark servers of this machine that belong to a state folder, by their command line."""
+    marker = str(state / "spark" / "spark.properties")
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []

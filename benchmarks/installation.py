@@ -170,7 +170,7 @@ class Installation:
         """The Spark server's process."""
         registration = SparkServer(self.settings).folder.read()
         if registration is None:
-            raise BenchmarkError("the Spark server is gone; see server.log in the warehouse's _engine folder")
+            raise BenchmarkError("the Spark server is gone; see server.log in its folder (BACKFILL_ASSETS_SPARK_FOLDER)")
         return psutil.Process(registration.server.pid)
 
     @property

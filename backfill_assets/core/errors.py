@@ -105,7 +105,7 @@ class PortTakenError(EngineError):
 
 
 class ForeignServerError(EngineError):
-    """Raised when the warehouse's server is registered by another host or belongs to another user."""
+    """Raised when the server of a folder is registered by another host or belongs to another user."""
 
 
 class ServerStartError(EngineError):

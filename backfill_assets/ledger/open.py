@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -42,11 +43,23 @@ from backfill_assets.system import Clock
 class Ledger(UnitRows, WorkRows, ReleaseRows, CampaignRows, ProofRows):
     """The control state on SQLite or Postgres; every method is one transaction. `open_ledger` creates it."""
 
+    @cached_property
+    def id(self) -> str:
+        """The id that it got when it was created; a copy from a backup has the same."""
+        with self._database.read() as connection:
+            return read_meta(connection, meta, _ID) or ""
+
+    @property
+    def name(self) -> str:
+        """Its database for messages, without user and password."""
+        return self._database.name
+
     def close(self) -> None:
         """Close the database connections; the next use of the ledger opens new ones."""
         self._database.close()
 
 
+_ID: Final = "id"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # Alembic keeps the running migration in module globals, so each process can run only one at a time.
 _ALEMBIC: Final = threading.Lock()
@@ -86,6 +99,8 @@ def _prepared(url: str, host: Host, *, adopt: bool) -> Database:
             _migrate(database, connection)
             if database.is_sqlite:
                 _remember(connection, host)
+            if read_meta(connection, meta, _ID) is None:
+                upsert(connection, meta, [{"key": _ID, "value": secrets.token_hex(8)}])
     except BaseException:
         database.close()
         raise

@@ -1,129 +1,23 @@
-"""Releases in the ledger (if they differ, the Delta log wins), and locks as leases."""
+"""Releases in the ledger (if they differ, the Delta log wins), and what is locked."""
 
 from __future__ import annotations
 
 import datetime as dt
-import logging
-import random
-import threading
-import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from backfill_assets.core.canonical import digest, from_json
 from backfill_assets.core.days import slices
-from backfill_assets.core.errors import LedgerError, UnitError
+from backfill_assets.core.errors import UnitError
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState, corrected
 from backfill_assets.core.unit import Lock, ReleaseHead, ReleaseRecord, UnitState, holds_of
 from backfill_assets.ledger.codec import release_from_row
-from backfill_assets.ledger.database import Database, LockPace, Rows, matching, read_meta, upsert, worker_name
+from backfill_assets.ledger.database import Rows, matching, read_meta, upsert
+from backfill_assets.ledger.leases import DRIVER_WAIT, DriverLease, LeasedLock
 from backfill_assets.ledger.schema import holds, locks, meta, releases, units
 from backfill_assets.ledger.units import holds_on, load_unit, set_state
-from backfill_assets.system import Clock
-
-_log = logging.getLogger(__name__)
-_random = random.SystemRandom()
-
-
-@dataclass(frozen=True)
-class _Hold:
-    """The state of a lock when it was read; each renewal changes it."""
-
-    holder: str
-    token: int
-    until: dt.datetime | None
-
-
-class LeasedLock:
-    """One named lock, for one holder."""
-
-    def __init__(self, database: Database, clock: Clock, pace: LockPace, name: str) -> None:
-        self._database = database
-        self._clock = clock
-        self._pace = pace
-        self._name = name
-
-    @contextmanager
-    def held(self, wait: dt.timedelta) -> Iterator[int]:
-        """Hold the lock during the body; yields its fencing token, which grows with every holder and never resets.
-
-        Raises:
-            LedgerError: another process holds it until the wait ends; names the holder.
-        """
-        token = self._take(wait)
-        ended = threading.Event()
-        keeper = threading.Thread(target=self._keep, args=(token, ended), daemon=True)
-        keeper.start()
-        try:
-            yield token
-        finally:
-            ended.set()
-            keeper.join()
-            self._release(token)
-
-    def _take(self, wait: dt.timedelta) -> int:
-        # The wait is in real seconds: the clock port may stand still.
-        deadline = time.monotonic() + wait.total_seconds()
-        seen: tuple[object, float] = (None, 0.0)
-        while True:
-            with self._database.write() as connection:
-                taken = self._try(connection, self._silent(seen))
-            if isinstance(taken, int):
-                return taken
-            if taken != seen[0]:
-                seen = (taken, time.monotonic())
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise LedgerError(
-                    f"lock {self._name!r}: held by {taken.holder}, and not free within {wait.total_seconds():g} s; "
-                    "wait until it finishes, or end it: "
-                    f"a dead holder loses the lock after {self._pace.lease.total_seconds():g} s"
-                )
-            time.sleep(min(left, self._pace.poll.total_seconds() * _random.uniform(0.5, 1.5)))
-
-    def _silent(self, seen: tuple[object, float]) -> object:
-        """The hold that was not renewed while watched for a lease: its holder is dead, even if clocks were set back."""
-        hold, since = seen
-        return hold if time.monotonic() - since >= self._pace.lease.total_seconds() else None
-
-    def _try(self, connection: Connection, silent: object) -> int | _Hold:
-        now = self._clock.now()
-        mine = {"holder": worker_name(), "until": now + self._pace.lease}
-        row = connection.execute(select(locks).where(locks.c.name == self._name)).mappings().one_or_none()
-        if row is None:
-            connection.execute(insert(locks).values(name=self._name, token=1, **mine))
-            return 1
-        hold = _Hold(str(row["holder"]), int(row["token"]), row["until"])
-        if hold.until is not None and hold.until > now and hold != silent:
-            return hold
-        connection.execute(update(locks).where(locks.c.name == self._name).values(token=hold.token + 1, **mine))
-        return hold.token + 1
-
-    def _keep(self, token: int, ended: threading.Event) -> None:
-        while not ended.wait(self._pace.renew.total_seconds()):
-            try:
-                if not self._set_until(token, self._clock.now() + self._pace.lease):
-                    _log.warning("lock %s: lost to another holder while held (token %d)", self._name, token)
-                    return
-            except LedgerError as error:
-                # The lease outlasts several failed renewals; the next one may succeed.
-                _log.warning("lock %s: not renewed: %s", self._name, error)
-
-    def _release(self, token: int) -> None:
-        try:
-            self._set_until(token, None)
-        except LedgerError as error:
-            # The work under the lock is done, and the lease ends by itself: this must not make the work fail.
-            _log.warning("lock %s: not released, its lease runs out: %s", self._name, error)
-
-    def _set_until(self, token: int, until: dt.datetime | None) -> bool:
-        ours = (locks.c.name == self._name) & (locks.c.token == token)
-        with self._database.write() as connection:
-            return bool(connection.execute(update(locks).where(ours).values(until=until)).rowcount)
-
 
 _TABLE = releases
 
@@ -234,6 +128,14 @@ class ReleaseRows(Rows):
         within `wait`.
         """
         return LeasedLock(self._database, self._clock, self._lock_pace, name).held(wait)
+
+    def driver(self, place: str, driver: str, wait: dt.timedelta = DRIVER_WAIT) -> AbstractContextManager[int]:
+        """Let a Spark driver write the table at a place such as `raw/sales`; all others wait, in order of their arrival.
+
+        Sessions of one driver write it at the same time. It is a lease like `lock`, so it does not stop a driver that hangs and
+        comes back: whoever writes reads its commit back. `LedgerError` names the other driver if it is not free within `wait`.
+        """
+        return DriverLease(self._database, self._clock, self._lock_pace, place, driver).held(wait)
 
     def turn(self, name: str, interval: dt.timedelta) -> dt.timedelta:
         """Take the turn of a name if the last one was taken at least an `interval` ago; otherwise, how long to wait for it."""

@@ -252,6 +252,19 @@ locks = Table(
 )
 """A free lock keeps its row (`until` is null), so that its token keeps growing."""
 
+drivers = Table(
+    "drivers",
+    metadata,
+    Column("number", COUNTER, primary_key=True),
+    Column("place", String(255), nullable=False),
+    Column("driver", Text, nullable=False),
+    Column("holder", Text, nullable=False),
+    Column("holds", Boolean, nullable=False),
+    Column("until", UtcDateTime, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""Who writes a table through which Spark driver, or waits for that (`holds` is false), in order of arrival."""
+
 campaigns = Table(
     "campaigns",
     metadata,

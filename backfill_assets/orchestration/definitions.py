@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 import dagster as dg
-from dagster_deltalake import DeltaTableResource, LocalConfig
+from dagster_deltalake import DeltaTableResource, LocalConfig, S3Config
+from dagster_deltalake.config import ClientConfig
 from dagster_pyspark import LazyPySparkResource
 
 from backfill_assets.application import Application
@@ -47,7 +48,16 @@ def warm_spark(application: Application) -> LazyPySparkResource:
 
 def published_table(application: Application, dataset: str) -> DeltaTableResource:
     """The published table of a dataset through delta-rs; it must have been released once before it can be loaded."""
-    return DeltaTableResource(url=str(application.layout.published_path(dataset)), storage_options=LocalConfig())
+    place = application.layout.published_path(dataset)
+    options = place.storage_options
+    if options is None:
+        return DeltaTableResource(url=str(place), storage_options=LocalConfig())
+    return DeltaTableResource(
+        url=str(place),
+        # Without keys: delta-rs reads them from the environment.
+        storage_options=S3Config(region=options["AWS_REGION"], endpoint=options.get("AWS_ENDPOINT_URL")),
+        client_options=ClientConfig(allow_http=options.get("AWS_ALLOW_HTTP") == "true"),
+    )
 
 
 _log = logging.getLogger("backfill_assets")

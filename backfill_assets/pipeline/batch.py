@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import EvidenceError, UnitError
 from backfill_assets.core.evidence import Basis, DayEvidence
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.measured import NOTHING, Alone, Compared, DayMeasurement, SourceState, UpstreamState
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, StagedDay, Unit
@@ -30,6 +31,7 @@ from backfill_assets.pipeline.land import Landing
 from backfill_assets.pipeline.measure import Neighbours, Sides, measure, measure_upstreams, week_around
 from backfill_assets.pipeline.samples import Samples, columns_behind, failed_days, sample
 from backfill_assets.pipeline.stage import aggregates_deliveries, held_in_staging, rows_in_staging, stage
+from backfill_assets.spark.session import driver_of
 from backfill_assets.storage.sources import gone_from_sources
 
 Days = tuple[dt.date, ...]
@@ -68,7 +70,8 @@ class Pipeline(Landing):
             self.land_what_is_there(spark, name, stale, live=live)
         (inputs, force), code = self.basis.to_stage(name, stale), loaded.code_version
         self.require_raw(name, stale, force)
-        counts = stage(spark, loaded, self.layout, stale, force)
+        with self.ledger.driver(f"{Layer.staging}/{name}", driver_of(spark)):
+            counts = stage(spark, loaded, self.layout, stale, force)
         self.ledger.add_staged(
             StagedDay(name, day, inputs[day], code, found.outside_rows, found.place, found.files)
             for day, found in counts.items()

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, FileContent, Place
 from backfill_assets.core.errors import SourceError
+from backfill_assets.core.layers import Layer
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import (
     heads,
@@ -42,6 +43,7 @@ from backfill_assets.pipeline.raw_table import (
     rows_in_raw,
 )
 from backfill_assets.pipeline.tables import days_condition, literal, read_table, renamed, replace_where
+from backfill_assets.spark.session import driver_of
 from backfill_assets.storage.disk import sha256_of, size_of
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
@@ -238,7 +240,10 @@ class Landing(OnWarehouse):
         files = [_as_known(f, last) for f in found if _to_land(f, last, once_more)]
         # What was marked as lost is landed in full, whatever rows raw still has.
         rows = {d.content: d.rows if d.landings else sys.maxsize for d in known}
-        landed = land(spark, loaded, self.layout, files, self.clock.now(), rows) if files else ()
+        landed: tuple[Delivery, ...] = ()
+        if files:
+            with self.ledger.driver(f"{Layer.raw}/{name}", driver_of(spark)):
+                landed = land(spark, loaded, self.layout, files, self.clock.now(), rows)
         seen = {place: one.order for place, one in last.items()}
         self.ledger.add_deliveries(in_order(loaded.dataset, landed), seen)
         self._give_up(loaded, lost)

@@ -15,18 +15,20 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ModelError, SourceError
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.definition import Dataset, Deduplicate
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.opening import is_table, table_at, tables_in
 from backfill_assets.delta.reading import digests_by_day, rows_by_day
 from backfill_assets.delta.shadows import kept
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.parse import CORRUPT
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, ORDER, read_in_force
 from backfill_assets.pipeline.reads import aggregates
 from backfill_assets.pipeline.run_models import empty_tables, reference_tables, run_model
 from backfill_assets.pipeline.tables import declared_type, in_days, is_true, read_table, renamed, struct_of, write_days
-from backfill_assets.spark.session import room_for
+from backfill_assets.spark.session import driver_of, room_for
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
 
@@ -176,7 +178,7 @@ def aggregates_deliveries(spark: SparkSession, loaded: LoadedDataset) -> bool:
 
 
 def vacuum_staging(
-    opened: Callable[[], AbstractContextManager[SparkSession]], loaded: LoadedDataset, layout: Layout
+    opened: Callable[[], AbstractContextManager[SparkSession]], loaded: LoadedDataset, layout: Layout, ledger: Ledger
 ) -> int:
     """Remove the staging files that no version of the last week has; returns their number. Opens a session only if there are some.
 
@@ -187,7 +189,7 @@ def vacuum_staging(
     if not any(old.values()):
         return 0
     # Through Spark, the table's only writer; delta-rs only listed the files.
-    with opened() as spark:
+    with opened() as spark, ledger.driver(f"{Layer.staging}/{loaded.name}", driver_of(spark)):
         for path in (path for path, files in old.items() if files):
             quoted = path.for_spark.replace("`", "``")
             spark.sql(f"VACUUM delta.`{quoted}` RETAIN {_WEEK} HOURS")

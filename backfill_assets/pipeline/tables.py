@@ -22,10 +22,10 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import runs_of_days
-from backfill_assets.core.errors import BackfillError, SourceError
+from backfill_assets.core.errors import BackfillError, SourceError, StorageError
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.opening import LOG, actions, commits, is_table
+from backfill_assets.delta.opening import LOG, actions, commit_name, is_table
 from backfill_assets.evidence.known_deliveries import source_key, table_of
 from backfill_assets.spark.session import is_of_data, room_for
 from backfill_assets.storage.layout import Layout
@@ -177,6 +177,8 @@ _PLAIN: Final = {
 """Switches off what a remote server may enable by default and delta-rs or a swap of files cannot handle."""
 _RACES: Final = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 _TRIES: Final = 5
+_LAST_COMMIT: Final = "spark.databricks.delta.lastCommitVersionInSession"
+"""Where Delta says in a session which version it committed last, of whatever table."""
 _WRITES: Final = itertools.count()
 """Numbers the writes of this process."""
 
@@ -219,13 +221,11 @@ def replace_where(frame: DataFrame, path: Location, partition: str, condition: s
     Returns the file of the commit; None if no row was removed or added, because Delta then makes no commit.
 
     Raises:
-        StorageError: the disk is full; the table is unchanged.
+        StorageError: the disk is full, and the table is unchanged; or somebody else has overwritten the commit.
     """
     rows = frame.repartition(partition)
-    # The commit is recognised by this mark, not by its version: others may commit in between.
+    # The commit is recognised by this mark: its number may be that of a commit of somebody else.
     mark = f"{cast('ConnectSession', frame.sparkSession).session_id} {os.getpid()} {next(_WRITES)}"
-
-    before = max((version for version, _ in commits(path / LOG)), default=-1)
 
     def write() -> None:
         writer = rows.write.format("delta").mode("overwrite")
@@ -235,14 +235,31 @@ def replace_where(frame: DataFrame, path: Location, partition: str, condition: s
         else:
             writer.partitionBy(partition).options(**_PLAIN).save(path.for_spark)
 
+    settings = frame.sparkSession.conf
+    settings.unset(_LAST_COMMIT)
     with room_for(str(path)):
         retried(write)
-    newer = (file for version, file in reversed(commits(path / LOG)) if version > before)
-    return next((file for file in newer if _mark_of(file) == mark), None)
+    made = settings.get(_LAST_COMMIT, None)
+    return None if made is None else _read_back(path, int(made), mark)
 
 
-def _mark_of(commit: Location) -> object:
-    return next((info.get("userMetadata") for info in actions(commit, "commitInfo")), None)
+def _read_back(path: Location, version: int, mark: str) -> Location:
+    """The file of a commit that Spark has just made.
+
+    Raises:
+        StorageError: it is gone, or somebody has written over it; its rows are in no version of the table.
+    """
+    commit = path / LOG / commit_name(version)
+    try:
+        written = next((info.get("userMetadata") for info in actions(commit, "commitInfo")), None)
+    except FileNotFoundError:
+        written = None
+    if written != mark:
+        raise StorageError(
+            f"{path}: Spark committed version {version}, and another commit is there now: another program, or a Spark server that "
+            "asks another ledger, writes this table too. Nothing of this batch counts: end the other writer, and launch again"
+        )
+    return commit
 
 
 def retried(write: Callable[[], None]) -> None:

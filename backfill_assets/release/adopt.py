@@ -33,6 +33,7 @@ from backfill_assets.release.reconcile import Reconcile
 from backfill_assets.release.sweep import SIGNED_OFF
 from backfill_assets.storage.adopted import give_back, take
 from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.owner import take_warehouse
 from backfill_assets.warehouse import OnWarehouse
 
 LAST_SWEEP: Final = "before it is given back, run `backfill sweep`: nothing deletes files in _shadow of a plain table"
@@ -120,6 +121,7 @@ class Adoption(OnWarehouse):
                     f"{name} has releases of another table, the newest is {known[0].manifest.release}, and they would count for "
                     f"days of {folder}; adopt it under another name"
                 )
+            take_warehouse(self.layout.warehouse, self.ledger.id, self.ledger.name)
             take(self.layout, name, folder)
         self.checkpoint("take")
         with self._settled(name):

@@ -1,4 +1,4 @@
-"""The registered Spark server of a warehouse: its process, its address, and what a client needs to connect."""
+"""The registered Spark server of a folder: its process, its address, and what a client needs to connect."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class ProcessRef(BaseModel):
 
 
 class Registration(BaseModel):
-    """The content of `server.json`: the server of a warehouse."""
+    """The content of `server.json`: the server of a folder."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -147,16 +147,17 @@ class Registration(BaseModel):
 
 
 class EngineFolder:
-    """The `_engine` folder of a warehouse; only its user may read it, because it holds the token."""
+    """The folder of an embedded server; only its user may read it, because it holds the token."""
 
-    def __init__(self, warehouse: Path) -> None:
-        self.root = warehouse / "_engine"
+    def __init__(self, root: Path) -> None:
+        self.root = root
         self.registration = self.root / "server.json"
         self.last_used = self.root / "last_used"
         self.log = self.root / "server.log"
         self.properties = self.root / "spark.properties"
         self.configuration = self.root / "conf"
         self.scratch = self.root / "tmp"
+        self.tables = self.root / "tables"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -186,8 +187,8 @@ class EngineFolder:
         except ValidationError as error:
             # The parser's message would quote the file, including the token.
             raise EngineError(
-                f"{self.registration} cannot be read ({error.error_count()} errors). If no Spark "
-                "server of this warehouse runs on any host, delete the file and try again."
+                f"{self.registration} cannot be read ({error.error_count()} errors). If no Spark server of this "
+                "folder runs, delete the file and try again."
             ) from None
 
     def write(self, registration: Registration) -> None:
@@ -214,75 +215,6 @@ class EngineFolder:
 
     def _foreign_user(self) -> ForeignServerError:
         return ForeignServerError(
-            f"{self.root} belongs to another user. Two Spark servers on one warehouse lose commits (docs/storage.md): "
-            "use your own warehouse (BACKFILL_ASSETS_WAREHOUSE), or ask that user to stop their server and remove the "
-            "folder, and set the same server in BACKFILL_ASSETS_SPARK_URL for both."
+            f"{self.root} belongs to another user: give your own server another folder (BACKFILL_ASSETS_SPARK_FOLDER), or name "
+            "one server for both in BACKFILL_ASSETS_SPARK_URL."
         )
-
-
-FRESH_SECONDS: Final = 120
-"""How long another server counts as working after its last use; sessions renew the note each second."""
-
-_LOCK_SECONDS: Final = 60
-
-
-def same_server(one: str, other: str) -> bool:
-    """Whether two URLs name the same server; options of a session do not count."""
-    return one.partition("/;")[0] == other.partition("/;")[0]
-
-
-class RemoteNote:
-    """The file `_remote_spark` of a warehouse: the URL of the remote server that was used last, without secrets."""
-
-    def __init__(self, warehouse: Path) -> None:
-        self._warehouse = warehouse
-        self.path = warehouse / "_remote_spark"
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the lock for checking which server works here and starting to work; raises `EngineError` after a minute."""
-        self._warehouse.mkdir(parents=True, exist_ok=True)
-        # Several users may share a warehouse, and with it this lock.
-        lock = FileLock(self.path.with_suffix(".lock"), timeout=_LOCK_SECONDS, mode=0o666)
-        try:
-            held = lock.acquire()
-        except Timeout as error:
-            raise EngineError(
-                f"{lock.lock_file} has been held for {_LOCK_SECONDS} s by a process that checks which Spark server works "
-                "in this warehouse; end that process and try again."
-            ) from error
-        with held:
-            yield
-
-    def at_work(self) -> str | None:
-        """The URL of the remote server that works here or did so a short time ago; None if there is none."""
-        try:
-            # A note from the future is not in use: a session would have renewed it since the clock was set back.
-            age = abs(time.time() - self.path.stat().st_mtime)
-            return self.path.read_text(encoding="utf-8") if age < FRESH_SECONDS else None
-        except FileNotFoundError:
-            return None
-
-    def write(self, url: str) -> None:
-        """Record that the server at `url` works here from now on."""
-        draft = self.path.with_suffix(f".{os.getpid()}")
-        draft.write_text(url, encoding="utf-8")
-        draft.replace(self.path)
-
-    def renew(self, url: str) -> None:
-        """Record that the server at `url` still works here; does not change a note of another server or create one.
-
-        Raises:
-            OSError: there is no note, the folder may not be written to, or the disk is full.
-        """
-        if not same_server(self.path.read_text(encoding="utf-8"), url):
-            return
-        try:
-            os.utime(self.path)
-        except PermissionError:
-            # Another user wrote the file last, and only its owner may set its time.
-            self.write(url)
-
-    def remove(self) -> None:
-        """Record that no remote server works here."""
-        self.path.unlink(missing_ok=True)

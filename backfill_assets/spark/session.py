@@ -45,6 +45,11 @@ def is_of_data(error: PySparkException) -> bool:
     return (error.getSqlState() or "").startswith(_DATA_PROBLEMS)
 
 
+def driver_of(session: SparkSession) -> str:
+    """The name of the Spark driver behind a session, unlike that of every other one: a table has one writing driver at a time."""
+    return f"{session.conf.get('spark.app.id')} on {session.conf.get('spark.driver.host')}"
+
+
 @contextmanager
 def room_for(work: str) -> Iterator[None]:
     """Turn Spark's errors about a full disk into a StorageError that begins with the name of the work."""
@@ -281,5 +286,5 @@ def _remedy(endpoint: Endpoint) -> str:
         return "First check that server, which does not start by itself (BACKFILL_ASSETS_SPARK_URL)."
     return (
         "A new server starts by itself. If this one ran out of memory, raise BACKFILL_ASSETS_SPARK_MEMORY; its log is "
-        "server.log (or server.log.1) in the warehouse's _engine folder."
+        "server.log (or server.log.1) in the folder of the server (BACKFILL_ASSETS_SPARK_FOLDER)."
     )

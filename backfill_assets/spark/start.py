@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,8 +30,13 @@ from backfill_assets.storage.disk import write_private
 
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """The Delta JAR that matches the pinned pyspark and delta-spark; change all three together."""
-DELTA_JAR: Final = f"{DELTA_PACKAGE.replace(':', '_', 1).replace(':', '-', 1)}.jar"
-"""Its file name among the JARs that Spark downloads."""
+S3_PACKAGES: Final = (
+    "org.apache.hadoop:hadoop-aws:3.5.0",
+    "software.amazon.awssdk:s3:2.35.4",
+    "software.amazon.awssdk:s3-transfer-manager:2.35.4",
+)
+"""What Spark needs for a warehouse in a bucket, for the Hadoop of the pinned pyspark; 18 MB without the SDK's bundle of 670 MB."""
+_S3_BUNDLE: Final = "software.amazon.awssdk:bundle"
 
 _TOKEN_KEY: Final = "spark.connect.authenticate.token"  # noqa: S105  # a setting's name
 _SERVER_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -68,7 +73,7 @@ def server_configuration(settings: Settings, folder: EngineFolder, port: int) ->
         # Every user of this machine can reach the driver's ports; Spark only accepts calls with its generated secret.
         "spark.authenticate": "true",
         "spark.network.crypto.enabled": "true",
-        "spark.jars.packages": DELTA_PACKAGE,
+        "spark.jars.packages": ",".join(packages_of(settings)),
         "spark.local.dir": str(folder.scratch),
         "spark.ui.enabled": "false",
         # Spark keeps the content of the UI's pages anyway, by default of a thousand queries with their plans.
@@ -82,7 +87,7 @@ def server_configuration(settings: Settings, folder: EngineFolder, port: int) ->
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.catalogImplementation": "hive",
-        "spark.sql.warehouse.dir": str(settings.warehouse),
+        "spark.sql.warehouse.dir": str(folder.tables),
         # Relative to the server's working folder, because Derby's URL cannot quote a path.
         "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=metastore;create=true",
         # For other clients as well, such as a notebook.
@@ -93,7 +98,26 @@ def server_configuration(settings: Settings, folder: EngineFolder, port: int) ->
         # Delta keeps every used table for an hour, with plans and sessions: 3 MB for each shadow. Not much smaller: a table
         # that is evicted during a transaction would lose its lock.
         "spark.databricks.delta.delta.log.cacheSize": str(TABLES_KEPT),
+        **store_configuration(settings, folder),
     }
+
+
+def packages_of(settings: Settings) -> tuple[str, ...]:
+    """The packages that the embedded server needs, as Maven names them."""
+    return (DELTA_PACKAGE, *(S3_PACKAGES if settings.warehouse.storage_options else ()))
+
+
+def store_configuration(settings: Settings, folder: EngineFolder) -> dict[str, str]:
+    """Spark's settings for a warehouse in a bucket; keys are not among them: the server reads them from its environment."""
+    options = settings.warehouse.storage_options
+    if not options:
+        return {}
+    s3a = {"buffer.dir": str(folder.scratch), "endpoint.region": options["AWS_REGION"]}
+    if address := options.get("AWS_ENDPOINT_URL"):
+        encrypted = str(address.startswith("https://")).lower()
+        # Stores besides AWS rarely have a host name for each bucket.
+        s3a |= {"endpoint": address, "path.style.access": "true", "connection.ssl.enabled": encrypted}
+    return {"spark.jars.excludes": _S3_BUNDLE} | {f"spark.hadoop.fs.s3a.{name}": value for name, value in s3a.items()}
 
 
 def write_configuration(folder: EngineFolder, configuration: Mapping[str, str], token: str) -> None:
@@ -184,14 +208,14 @@ _DETACH: Final = 'log=$1; shift; "$@" >>"$log" 2>&1 </dev/null & echo $!'
 
 
 @contextmanager
-def downloads_alone(cache: Path | None = None) -> Iterator[None]:
-    """Start only one server at a time while Spark's `cache` has no Delta JARs: two concurrent downloads break each other.
+def downloads_alone(packages: Iterable[str], cache: Path | None = None) -> Iterator[None]:
+    """Start only one server at a time while Spark's `cache` lacks one of the packages: two concurrent downloads break each other.
 
     Raises:
         ServerStartError: another start by this user holds the lock longer than a start may take.
     """
     folder = cache or _home() / ".ivy2.5.2"
-    if (folder / "jars" / DELTA_JAR).is_file():
+    if all((folder / "jars" / jar_of(package)).is_file() for package in packages):
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -201,10 +225,15 @@ def downloads_alone(cache: Path | None = None) -> Iterator[None]:
     except Timeout as timeout:
         raise ServerStartError(
             f"Another process has been starting a Spark server for {START_SECONDS} s and holds {lock.lock_file}, because only one "
-            "may download Delta's JARs; wait for it, or end it, and try again."
+            "may download Spark's JARs; wait for it, or end it, and try again."
         ) from timeout
     with held:
         yield
+
+
+def jar_of(package: str) -> str:
+    """The file name of a package among the JARs that Spark downloads."""
+    return f"{package.replace(':', '_', 1).replace(':', '-', 1)}.jar"
 
 
 def _home() -> Path:
@@ -257,7 +286,7 @@ def start_watcher(settings: Settings, folder: EngineFolder, registration: Regist
         sys.executable,
         "-m",
         "backfill_assets.spark.watcher",
-        str(settings.warehouse),
+        str(folder.root),
         idle,
     ]
     watched = registration.model_copy(update={"watcher": _detached(command, environ, folder)})

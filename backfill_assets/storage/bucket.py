@@ -204,18 +204,20 @@ class InBucket(Location):
             obstore.put(self.bucket.store, self.key, content, mode="overwrite" if replace else "create")
 
 
-def bucket_of(url: str) -> InBucket:
-    """The place that `s3://bucket/prefix` names, with the keys, the address and the region of the cloud's standard environment.
+def bucket_of(url: str, environ: Mapping[str, str] = os.environ) -> InBucket:
+    """The place that `s3://bucket/prefix` names, with the address and the region of the cloud's standard environment.
+
+    Keys are not read here: obstore, delta-rs and Spark read them from this process's environment, or ask the machine's role.
 
     Raises:
-        LayoutError: two variables name different addresses; obstore, delta-rs and Spark would each take another one.
+        ValueError: two variables name different addresses; obstore, delta-rs and Spark would each take another one.
     """
     name, _, key = url.removeprefix("s3://").partition("/")
-    addresses = {variable: os.environ[variable] for variable in _ADDRESSES if os.environ.get(variable)}
+    addresses = {variable: environ[variable] for variable in _ADDRESSES if environ.get(variable)}
     if len(set(addresses.values())) > 1:
-        raise LayoutError(f"{' and '.join(addresses)} name different addresses of the store; set AWS_ENDPOINT_URL only")
+        raise ValueError(f"{' and '.join(addresses)} name different addresses of the store; set AWS_ENDPOINT_URL only")
     address = next(iter(addresses.values()), "")
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _REGION
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or _REGION
     options = {"AWS_REGION": region}
     if address:
         options |= {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": str(address.startswith("http://")).lower()}

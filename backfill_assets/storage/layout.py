@@ -1,8 +1,8 @@
 """Where tables, sources, shadows and reports are stored, and which places can hold a warehouse.
 
 Delta requires that only one of two writers can create a file of a given name ("mutual exclusion"), see
-https://docs.delta.io/delta-storage. Folders of local and network file systems guarantee that; an object store does only with
-settings that all writers share. There are two kinds of writers here: Spark writes raw, staging and shadows, delta-rs releases.
+https://docs.delta.io/delta-storage. Folders of local and network file systems guarantee that, and so do the conditional puts by
+which delta-rs writes releases. Spark has none: it writes raw, staging and shadows, through one driver per table.
 """
 
 from __future__ import annotations
@@ -192,20 +192,9 @@ class ReportFolder:
             (self.folder / path).unlink(missing_ok=True)
 
 
-_S3: Final = (
-    "two writers on S3 overwrite each other's commits unless all use one log store: Spark's is a table in DynamoDB, "
-    "delta-rs uses conditional puts, and none works with both"
-)
-_RENAME: Final = (
-    "Spark and delta-rs commit there in different ways, and manifests, locks and seals of releases need the hard links "
-    "and atomic renames of a file system"
-)
-_OBJECT_STORES: Final = {
-    **dict.fromkeys(("s3", "s3a", "s3n"), _S3),
-    **dict.fromkeys(("gs", "gcs", "abfs", "abfss", "az", "azure", "adl", "wasb", "wasbs", "oss", "r2"), _RENAME),
-}
+_NOT_TRIED: Final = {"gs", "gcs", "abfs", "abfss", "az", "azure", "adl", "wasb", "wasbs", "oss", "r2"}
 _REMEDY: Final = (
-    "Use a folder on a local disk or on NFS, and copy released tables from there; docs/storage.md has the sources"
+    "use a folder on a local disk or on NFS, or an S3-compatible store as s3://bucket/prefix (docs/storage.md)"
 )
 
 OBJECT_STORE_MOUNTS: Final = (
@@ -224,10 +213,11 @@ class Mount:
 
 
 def refused_url(url: str) -> str:
-    """Why a URL cannot hold a warehouse and what to do; empty if it is not a URL of an object store."""
+    """Why a URL cannot hold a warehouse and what to do; empty for s3:// and for what is no URL of an object store."""
     scheme = url.partition("://")[0].lower() if "://" in url else ""
-    reason = _OBJECT_STORES.get(scheme)
-    return f"it is an object store, and commits would be lost: {reason}. {_REMEDY}" if reason else ""
+    if scheme in {"s3a", "s3n"}:
+        return "write s3://: Spark's own name for it is known here"
+    return f"nobody has tried that kind of store yet; {_REMEDY}" if scheme in _NOT_TRIED else ""
 
 
 def mounts_here() -> tuple[Mount, ...]:
@@ -248,5 +238,5 @@ def refused_mount(folder: PurePath, mounts: Iterable[Mount]) -> str:
         return ""
     return (
         f"{nearest.point} shows an object store as a folder ({program}), and commits would be lost: its renames are copies, "
-        f"so one of two writers overwrites the other's commit. {_REMEDY}"
+        f"so one of two writers overwrites the other's commit. Name the store itself instead: {_REMEDY}"
     )

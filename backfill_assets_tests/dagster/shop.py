@@ -22,7 +22,7 @@ D1, D2, D3, D4 = (f"2026-01-0{number}" for number in range(1, 5))
 class Shop:
     """A project of a user who has this package installed, and its sources."""
 
-    def __init__(self, root: Path, warehouse: Path) -> None:
+    def __init__(self, root: Path, spark_folder: Path) -> None:
         self.root = root
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("BACKFILL_", "DAGSTER_"))}
         self.environ = environ | {
@@ -31,7 +31,8 @@ class Shop:
             "BACKFILL_ASSETS_SOURCES": str(root / "sources"),
             "BACKFILL_ASSETS_CHUNK": "all",
             # One server for all: a second JVM would only be slow.
-            "BACKFILL_ASSETS_WAREHOUSE": str(warehouse),
+            "BACKFILL_ASSETS_SPARK_FOLDER": str(spark_folder),
+            "BACKFILL_ASSETS_WAREHOUSE": str(root / "warehouse"),
         }
         (root / "sources").mkdir()
         self.write(

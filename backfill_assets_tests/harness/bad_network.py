@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 from typing import Final
@@ -37,8 +38,11 @@ class Fault(StrEnum):
     busy = "503, slow down"
     slow = "it takes longer than others"
     expired = "403, the credentials have expired"
+    two_winners = "whoever comes second to create an object is told that it was first"
 
 
+OF_A_GOOD_STORE: Final = tuple(fault for fault in Fault if fault is not Fault.two_winners)
+"""What happens before or behind a store that keeps its promises."""
 _ANSWERS: Final = {
     Fault.conflict: (409, "ConditionalRequestConflict"),
     Fault.busy: (503, "SlowDown"),
@@ -131,6 +135,9 @@ class _Handler(BaseHTTPRequestHandler):
         answer = upstream.getresponse()
         content, headers = answer.read(), [(n, v) for n, v in answer.getheaders() if n.lower() not in _HOP]
         upstream.close()
+        if fault is Fault.two_winners and answer.status == HTTPStatus.PRECONDITION_FAILED:
+            self._answer(HTTPStatus.OK, [("ETag", '"0"')], b"")
+            return
         if fault is not Fault.lost_answer:
             self._answer(
                 answer.status, headers, content[: len(content) // 2] if fault is Fault.half_answer else content

@@ -35,7 +35,7 @@ def stranger(ports: list[int]) -> list[str]:
 
 
 def status(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Result:
-    for name, value in engine_environment(settings.warehouse).items():
+    for name, value in engine_environment(settings.state).items():
         monkeypatch.setenv(name, value)
     return CliRunner().invoke(app, ["spark", "status"])
 
@@ -43,7 +43,7 @@ def status(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Result:
 def test_another_process_on_the_host_cannot_stop_the_work_of_a_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = engine_settings(tmp_path / "warehouse")
+    settings = engine_settings(tmp_path)
     server = SparkServer(settings)
     port = server.ensure().port
     try:
@@ -59,7 +59,7 @@ def test_another_process_on_the_host_cannot_stop_the_work_of_a_server(
 
 
 def test_a_server_that_runs_no_task_is_reported_as_not_working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, home = engine_settings(tmp_path / "warehouse"), EngineFolder(tmp_path / "warehouse")
+    settings, home = engine_settings(tmp_path), EngineFolder(tmp_path / "spark")
     with foreign_server(settings, tmp_path / "open", OPEN) as url:
         endpoint = Endpoint.remote(url)
         assert endpoint.port is not None

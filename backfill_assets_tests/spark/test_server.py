@@ -136,7 +136,7 @@ def test_the_token_reaches_no_event_no_error_message_and_no_output(
 
 def test_a_url_makes_a_client_of_that_server_and_starts_none(spark_server: SparkServer, tmp_path: Path) -> None:
     endpoint = spark_server.ensure()
-    settings = engine_settings(tmp_path / "warehouse", spark_url=f"{endpoint.url}/;token={endpoint.token}")
+    settings = engine_settings(tmp_path, spark_url=f"{endpoint.url}/;token={endpoint.token}")
     remote = SparkServer(settings)
     assert remote.ensure() == Endpoint(endpoint.url, endpoint.token)
     with open_session(settings, "by-url") as spark:
@@ -144,8 +144,7 @@ def test_a_url_makes_a_client_of_that_server_and_starts_none(spark_server: Spark
     assert remote.status().state is ServerState.REMOTE
     with pytest.raises(EngineError, match="BACKFILL_ASSETS_SPARK_URL"):
         remote.stop()
-    # A server elsewhere has at most a note.
-    assert not (tmp_path / "warehouse" / "_engine").exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_dagsters_spark_resource_reaches_the_server(spark_server: SparkServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +176,6 @@ def test_the_server_is_set_up_for_delta_and_small_machines(spark_settings: Setti
         spark.range(3).write.format("delta").saveAsTable("set_up")
         detail = spark.sql("DESCRIBE DETAIL set_up").collect()[0]
         assert detail.format == "delta"
-        assert Path(detail.location.removeprefix("file:")) == spark_settings.warehouse / "set_up"
+        assert Path(detail.location.removeprefix("file:")) == spark_settings.spark_folder / "tables" / "set_up"
         spark.sql("DROP TABLE set_up")
-    metastore = spark_settings.warehouse / "_engine" / "metastore"
-    assert metastore.is_dir()
+    assert (spark_settings.spark_folder / "metastore").is_dir()

@@ -48,8 +48,8 @@ with open_session(Settings.from_env(os.environ), "endless") as spark:
 
 
 @pytest.fixture(scope="module")
-def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("lifecycle") / "a warehouse"
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("lifecycle") / "a folder"
     yield folder
     SparkServer(engine_settings(folder)).stop()
 
@@ -60,30 +60,30 @@ def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_TOOL_OPTIONS", raising=False)
 
 
-def _registered(warehouse: Path) -> Registration:
-    registration = SparkServer(engine_settings(warehouse)).folder.read()
+def _registered(state: Path) -> Registration:
+    registration = SparkServer(engine_settings(state)).folder.read()
     assert registration is not None
     return registration
 
 
 @pytest.mark.usefixtures("as_shipped")
-def test_many_processes_that_start_at_once_get_one_server(warehouse: Path) -> None:
-    starters = [start_python(_ENSURE, engine_environment(warehouse)) for _ in range(4)]
+def test_many_processes_that_start_at_once_get_one_server(state: Path) -> None:
+    starters = [start_python(_ENSURE, engine_environment(state)) for _ in range(4)]
     outputs = [starter.communicate(timeout=300)[0].strip() for starter in starters]
     assert [starter.returncode for starter in starters] == [0] * 4, outputs
-    assert set(outputs) == {f"sc://localhost:{_registered(warehouse).port}"}
+    assert set(outputs) == {f"sc://localhost:{_registered(state).port}"}
     # All four have ended, but the server has not: it belongs to none of them.
-    assert [process.pid for process in java_processes(warehouse)] == [_registered(warehouse).server.pid]
+    assert [process.pid for process in java_processes(state)] == [_registered(state).server.pid]
 
 
-def test_a_lost_watcher_is_replaced_without_a_new_server(observed: Observed, warehouse: Path) -> None:
+def test_a_lost_watcher_is_replaced_without_a_new_server(observed: Observed, state: Path) -> None:
     observed.injected("kill -9 of the watcher of a Spark server")
-    before = _registered(warehouse)
+    before = _registered(state)
     assert before.watcher is not None
     os.kill(before.watcher.pid, signal.SIGKILL)
     wait_for(lambda: before.watcher.find() is None, "the watcher is dead")
-    SparkServer(engine_settings(warehouse)).ensure()
-    after = _registered(warehouse)
+    SparkServer(engine_settings(state)).ensure()
+    after = _registered(state)
     assert after.server == before.server
     assert after.watcher is not None
     assert after.watcher.find() is not None
@@ -92,14 +92,14 @@ def test_a_lost_watcher_is_replaced_without_a_new_server(observed: Observed, war
 
 def test_a_killed_server_is_named_and_then_replaced_although_its_process_id_is_reused(
     observed: Observed,
-    warehouse: Path,
+    state: Path,
 ) -> None:
     observed.injected("kill -9 of the Spark server under an open session; its number goes to another process")
-    server = SparkServer(engine_settings(warehouse, spark_idle="6s"))
-    killed = _registered(warehouse)
+    server = SparkServer(engine_settings(state, spark_idle="6s"))
+    killed = _registered(state)
 
     def bereaved() -> None:
-        with open_session(engine_settings(warehouse), "bereaved") as spark:
+        with open_session(engine_settings(state), "bereaved") as spark:
             os.kill(killed.server.pid, signal.SIGKILL)
             wait_for(lambda: killed.server.find() is None, "the server is dead")
             spark.range(1).count()
@@ -112,15 +112,15 @@ def test_a_killed_server_is_named_and_then_replaced_although_its_process_id_is_r
     server.folder.write(killed.model_copy(update={"server": reused}))
     assert server.status().state is ServerState.STOPPED
     server.ensure()
-    fresh = _registered(warehouse)
-    assert [process.pid for process in java_processes(warehouse)] == [fresh.server.pid]
+    fresh = _registered(state)
+    assert [process.pid for process in java_processes(state)] == [fresh.server.pid]
     assert fresh.token != killed.token
     observed.found(lost.value, "the next use has started a server with another token")
 
 
-def test_an_idle_server_stops_but_never_under_a_client_even_if_that_is_frozen(warehouse: Path) -> None:
-    server = SparkServer(engine_settings(warehouse, spark_idle="6s"))  # as the test before started it
-    client = start_python(_HOLD, engine_environment(warehouse) | {"BACKFILL_ASSETS_SPARK_IDLE": "6s"})
+def test_an_idle_server_stops_but_never_under_a_client_even_if_that_is_frozen(state: Path) -> None:
+    server = SparkServer(engine_settings(state, spark_idle="6s"))  # as the test before started it
+    client = start_python(_HOLD, engine_environment(state) | {"BACKFILL_ASSETS_SPARK_IDLE": "6s"})
     assert client.stdout is not None
     assert client.stdout.readline().strip() == "open"
     # Not earlier: on a busy machine a client takes longer to start than a server waits for one.
@@ -133,21 +133,19 @@ def test_an_idle_server_stops_but_never_under_a_client_even_if_that_is_frozen(wa
     client.communicate()
     wait_for(lambda: not server.folder.registration.exists(), "the idle server stops")
     assert server.status().state is ServerState.STOPPED
-    assert not java_processes(warehouse)
+    assert not java_processes(state)
     assert not server.stop()
 
 
-def test_a_server_that_works_without_a_connection_is_stopped_and_then_replaced(
-    observed: Observed, warehouse: Path
-) -> None:
+def test_a_server_that_works_without_a_connection_is_stopped_and_then_replaced(observed: Observed, state: Path) -> None:
     observed.injected("kill -9 of the client of an endless query")
-    server = SparkServer(engine_settings(warehouse))
-    client = start_python(_ENDLESS, engine_environment(warehouse))
+    server = SparkServer(engine_settings(state))
+    client = start_python(_ENDLESS, engine_environment(state))
     assert client.stdout is not None
     assert client.stdout.readline().strip() == "open"
     # Longer than planning takes.
     wait_for(lambda: all(works(server) for _ in range(3)), "Spark works on an endless query")
-    working = _registered(warehouse).server
+    working = _registered(state).server
     assert client.poll() is None
     client.kill()
     client.communicate()
@@ -155,14 +153,14 @@ def test_a_server_that_works_without_a_connection_is_stopped_and_then_replaced(
     assert working.find() is None
     # Not for its idle time: it worked until then.
     assert "The server works without a client: stopping it." in server.folder.log.read_text(encoding="utf-8")
-    with open_session(engine_settings(warehouse), "after it") as spark:
+    with open_session(engine_settings(state), "after it") as spark:
         assert spark.range(7).count() == 7
     assert server.stop()
     observed.found("the server that worked on is stopped, the next session has another")
 
 
 def test_a_server_that_cannot_start_shows_why_in_the_words_of_its_log(tmp_path: Path) -> None:
-    server = SparkServer(engine_settings(tmp_path / "warehouse", spark_memory="9000000g"))
+    server = SparkServer(engine_settings(tmp_path, spark_memory="9000000g"))
     with pytest.raises(ServerStartError, match=r"(?s)server\.log says:.*heap"):
         server.ensure()
     assert server.status().state is ServerState.STOPPED

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.faults
 
 
 def test_no_session_continues_in_a_restarted_embedded_server(observed: Observed, tmp_path: Path) -> None:
-    warehouse, port = tmp_path / "warehouse", str(free_port())
-    before = engine_settings(warehouse, spark_port=port)
-    after = engine_settings(warehouse, spark_port=port, spark_memory="1200m")
+    port = str(free_port())
+    before = engine_settings(tmp_path, spark_port=port)
+    after = engine_settings(tmp_path, spark_port=port, spark_memory="1200m")
 
     def bereaved() -> None:
         with open_session(before, "bereaved") as spark:
@@ -43,13 +43,13 @@ def test_no_session_continues_in_a_restarted_embedded_server(observed: Observed,
 # This needs three servers, one after the other: left to `make test-faults`.
 @pytest.mark.orchestration
 def test_no_session_continues_in_a_restarted_remote_server(observed: Observed, tmp_path: Path) -> None:
-    settings = engine_settings(tmp_path / "warehouse")
+    settings = engine_settings(tmp_path)
     other = {"spark.sql.ansi.enabled": "false", "spark.sql.shuffle.partitions": "13"}
 
     def bereaved() -> None:
         with contextlib.ExitStack() as first:
             url = first.enter_context(foreign_server(settings, tmp_path / "first", {}))
-            with open_session(engine_settings(settings.warehouse, spark_url=url), "bereaved") as spark:
+            with open_session(engine_settings(settings.state, spark_url=url), "bereaved") as spark:
                 assert spark.range(3).count() == 3
                 first.close()
                 with foreign_server(settings, tmp_path / "second", other, url):

@@ -46,7 +46,7 @@ class _LongWork:
     def __init__(self, code: str, settings: Settings, folder: Path, tag: str) -> None:
         self.folder = folder
         variables = {"WORK_TAG": tag, "WORK_FOLDER": str(folder)}
-        self.process: subprocess.Popen[str] = start_python(code, engine_environment(settings.warehouse) | variables)
+        self.process: subprocess.Popen[str] = start_python(code, engine_environment(settings.state) | variables)
         wait_for(lambda: self.process.poll() is not None or self.files() > 0, "the work writes files")
         assert self.process.poll() is None, self.process.communicate()[0]
 
@@ -116,7 +116,7 @@ def test_a_tag_can_be_used_again_and_again(spark_settings: Settings) -> None:
 
 
 def test_an_operation_that_runs_too_long_is_interrupted_and_named(spark_settings: Settings, tmp_path: Path) -> None:
-    settings = engine_settings(spark_settings.warehouse, query_timeout="2s")
+    settings = engine_settings(spark_settings.state, query_timeout="2s")
     with (
         pytest.raises(QueryTimeoutError, match=r"slow-step.*2s.*BACKFILL_ASSETS_QUERY_TIMEOUT"),
         open_session(settings, "slow-step") as spark,
@@ -125,7 +125,7 @@ def test_an_operation_that_runs_too_long_is_interrupted_and_named(spark_settings
 
 
 def test_many_short_operations_may_take_longer_than_the_timeout_together(spark_settings: Settings) -> None:
-    settings = engine_settings(spark_settings.warehouse, query_timeout="2s")
+    settings = engine_settings(spark_settings.state, query_timeout="2s")
     with open_session(settings, "many-steps") as spark:
         for _ in range(8):
             assert len(spark.range(0, 1, 1, 1).selectExpr(_NAP.replace("200L", "500L")).collect()) == 1

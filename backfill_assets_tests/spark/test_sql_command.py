@@ -14,7 +14,7 @@ from backfill_assets_tests.engine import engine_environment
 def test_sql_says_whether_a_query_has_more_rows_than_it_shows(
     spark_settings: Settings, monkeypatch: pytest.MonkeyPatch, rows: int, said: str
 ) -> None:
-    for name, value in engine_environment(spark_settings.warehouse).items():
+    for name, value in engine_environment(spark_settings.state).items():
         monkeypatch.setenv(name, value)
     done = CliRunner().invoke(app, ["sql", "SELECT id + 70 AS shown FROM range(3)", "--rows", str(rows)])
     assert done.exit_code == 0, done.output

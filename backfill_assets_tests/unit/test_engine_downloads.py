@@ -1,11 +1,13 @@
-"""Servers that start at the same moment on a new machine download Delta's JARs one after the other."""
+"""Servers that start at the same moment on a new machine download Spark's JARs one after the other."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
 
-from backfill_assets.spark.start import DELTA_JAR, DELTA_PACKAGE, downloads_alone
+from backfill_assets.spark.start import DELTA_PACKAGE, S3_PACKAGES, downloads_alone, jar_of
+
+NEEDED = (DELTA_PACKAGE, S3_PACKAGES[0])
 
 
 def _meets_another(cache: Path) -> bool:
@@ -13,11 +15,11 @@ def _meets_another(cache: Path) -> bool:
     began = threading.Event()
 
     def second() -> None:
-        with downloads_alone(cache):
+        with downloads_alone(NEEDED, cache):
             began.set()
 
     thread = threading.Thread(target=second)
-    with downloads_alone(cache):
+    with downloads_alone(NEEDED, cache):
         thread.start()
         met = began.wait(0.5)
     thread.join(30)
@@ -30,13 +32,13 @@ def test_while_the_jars_are_missing_one_server_starts_at_a_time(tmp_path: Path) 
 
 
 def test_once_the_jars_are_there_servers_start_side_by_side(tmp_path: Path) -> None:
-    jar = tmp_path / "jars" / DELTA_JAR
-    jar.parent.mkdir()
-    jar.touch()
-
+    (tmp_path / "jars").mkdir()
+    for package in NEEDED:
+        assert not _meets_another(tmp_path)
+        (tmp_path / "jars" / jar_of(package)).touch()
     assert _meets_another(tmp_path)
 
 
 def test_the_jar_is_looked_for_under_the_name_that_spark_gives_it() -> None:
     assert DELTA_PACKAGE == "io.delta:delta-spark_4.2_2.13:4.4.0"
-    assert DELTA_JAR == "io.delta_delta-spark_4.2_2.13-4.4.0.jar"
+    assert jar_of(DELTA_PACKAGE) == "io.delta_delta-spark_4.2_2.13-4.4.0.jar"

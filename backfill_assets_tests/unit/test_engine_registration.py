@@ -5,7 +5,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from backfill_assets.core.errors import EngineError, ForeignServerError, PortTakenError
 from backfill_assets.settings import Settings
 from backfill_assets.spark.registration import (
-    FRESH_SECONDS,
     Endpoint,
     EngineFolder,
     ProcessRef,
@@ -41,7 +39,7 @@ def _registration(server: ProcessRef, host: str | None = None) -> Registration:
 
 
 def _folder(settings: Settings) -> EngineFolder:
-    folder = EngineFolder(settings.warehouse)
+    folder = EngineFolder(settings.spark_folder)
     folder.root.mkdir(parents=True)
     return folder
 
@@ -87,100 +85,21 @@ def test_a_server_registered_by_another_host_is_neither_used_nor_replaced_nor_st
     folder.write(_registration(ProcessRef.of(os.getpid()), host="elsewhere.example.org"))
     server = SparkServer(settings)
     for action in (server.ensure, server.stop):
-        with pytest.raises(ForeignServerError, match=r"elsewhere\.example\.org.*BACKFILL_ASSETS_SPARK_URL"):
+        with pytest.raises(
+            ForeignServerError,
+            match=r"elsewhere\.example\.org.*_SPARK_FOLDER.*_SPARK_URL",
+        ):
             action()
     assert server.status().state is ServerState.ELSEWHERE
     assert folder.registration.exists()
 
 
-def _remote(tmp_path: Path, url: str = "sc://spark.example.org:15002") -> SparkServer:
-    return SparkServer(Settings.from_env({"BACKFILL_ASSETS_STATE": str(tmp_path), "BACKFILL_ASSETS_SPARK_URL": url}))
-
-
-@pytest.mark.parametrize("host", [None, "elsewhere.example.org"])
-def test_a_remote_server_is_refused_while_an_embedded_one_runs_in_the_warehouse(
-    settings: Settings, tmp_path: Path, host: str | None
-) -> None:
-    _folder(settings).write(_registration(ProcessRef.of(os.getpid()), host))
-    with pytest.raises(ForeignServerError, match=r"lose commits \(docs/storage\.md\).*backfill spark stop"):
-        _remote(tmp_path).ensure()
-    assert _remote(tmp_path).note.at_work() is None
-
-
-def test_a_url_of_the_embedded_server_itself_names_no_second_one(settings: Settings, tmp_path: Path) -> None:
+def test_another_server_may_work_beside_the_embedded_one(settings: Settings, tmp_path: Path) -> None:
     _folder(settings).write(_registration(ProcessRef.of(os.getpid())))
-    same = _remote(tmp_path, "sc://localhost:15002")
-    assert same.ensure() == Endpoint("sc://localhost:15002")
-    assert same.note.at_work() is None
-    with pytest.raises(ForeignServerError, match="lose commits"):
-        _remote(tmp_path, "sc://localhost:15003").ensure()
-
-
-def test_a_dead_embedded_server_does_not_block_a_remote_one(settings: Settings, tmp_path: Path) -> None:
-    _folder(settings).write(_registration(ProcessRef(pid=os.getpid(), started=0.0)))
-    assert _remote(tmp_path).ensure() == Endpoint("sc://spark.example.org:15002")
-
-
-def test_only_the_busy_one_of_two_servers_is_used_until_its_work_is_over(settings: Settings, tmp_path: Path) -> None:
-    one, other = _remote(tmp_path), _remote(tmp_path, "sc://other.example.org:15002/;token=hunter2")
-    endpoint = one.ensure()
-    for refused in (other, SparkServer(settings)):
-        with pytest.raises(
-            ForeignServerError, match=r"sc://spark\.example\.org:15002 works in .*lose commits"
-        ) as caught:
-            refused.ensure()
-        assert "hunter2" not in str(caught.value)
-    assert one.ensure() == endpoint
-    one.keep_busy(endpoint)
-    os.utime(one.note.path, (0, time.time() - FRESH_SECONDS - 1))
-    assert other.ensure().url == "sc://other.example.org:15002"
-    assert "hunter2" not in one.note.path.read_text()
-    with pytest.raises(ForeignServerError, match=r"other\.example\.org"):
-        one.ensure()
-
-
-def test_a_note_that_another_user_wrote_is_renewed_as_ones_own(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = _remote(tmp_path)
-    endpoint, old = one.ensure(), time.time() - FRESH_SECONDS - 1
-    os.utime(one.note.path, (old, old))
-
-    def not_the_owner(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "utime", not_the_owner)
-        one.keep_busy(endpoint)
-    with pytest.raises(ForeignServerError, match=r"spark\.example\.org.*_remote_spark is then no longer renewed"):
-        SparkServer(settings).ensure()
-
-
-def test_a_session_renews_no_note_of_another_server_and_begins_none(settings: Settings, tmp_path: Path) -> None:
-    one, other = _remote(tmp_path), _remote(tmp_path, "sc://other.example.org:15002")
-    endpoint, old = one.ensure(), time.time() - FRESH_SECONDS - 1
-    os.utime(one.note.path, (old, old))
-    other.ensure()
-    os.utime(one.note.path, (old, old))
-    one.keep_busy(endpoint)
-    assert one.note.at_work() is None
-    one.note.remove()
-    with pytest.raises(FileNotFoundError):
-        one.keep_busy(endpoint)
-    assert not one.note.path.exists()
-
-
-def test_one_server_under_two_users_is_one_server(tmp_path: Path) -> None:
-    _remote(tmp_path, "sc://spark.example.org:15002/;user_id=ada").ensure()
-    same = _remote(tmp_path, "sc://spark.example.org:15002/;user_id=bob")
-    assert same.ensure().url.startswith("sc://spark.example.org:15002")
-
-
-def test_a_note_from_the_future_blocks_no_other_server(tmp_path: Path) -> None:
-    one, later = _remote(tmp_path), time.time() + 40 * 86_400
-    one.ensure()
-    os.utime(one.note.path, (later, later))
-    assert _remote(tmp_path, "sc://other.example.org:15002").ensure().url == "sc://other.example.org:15002"
+    named = {"BACKFILL_ASSETS_STATE": str(tmp_path), "BACKFILL_ASSETS_SPARK_URL": "sc://spark.example.org:15002"}
+    remote = SparkServer(Settings.from_env(named))
+    assert remote.ensure() == Endpoint("sc://spark.example.org:15002")
+    assert remote.obstacle() == ""
 
 
 def test_a_damaged_registration_is_refused_without_showing_its_token(settings: Settings) -> None:
@@ -193,7 +112,7 @@ def test_a_damaged_registration_is_refused_without_showing_its_token(settings: S
 
 def test_looking_at_the_status_creates_nothing(settings: Settings) -> None:
     assert SparkServer(settings).status().state is ServerState.STOPPED
-    assert not settings.warehouse.exists()
+    assert not settings.spark_folder.exists()
 
 
 def test_a_dead_server_counts_as_stopped_and_stopping_it_clears_the_registration(settings: Settings) -> None:
@@ -227,7 +146,7 @@ def test_the_token_is_in_a_private_file_and_not_on_the_command_line(settings: Se
 
 def test_variables_for_another_spark_do_not_reach_the_server(settings: Settings) -> None:
     given = {"SPARK_HOME": "/opt/spark3", "SPARK_REMOTE": "sc://x", "PYSPARK_PYTHON": "p", "HOME": "/elsewhere"}
-    environ = server_environment(given, EngineFolder(settings.warehouse))
+    environ = server_environment(given, EngineFolder(settings.spark_folder))
     assert environ["HOME"] == "/elsewhere"
     assert environ["SPARK_HOME"].endswith("pyspark")
     assert not {"SPARK_REMOTE", "PYSPARK_PYTHON"} & environ.keys()

@@ -86,7 +86,7 @@ def remote(port: int, tmp_path: Path) -> Settings:
 def embedded(port: int, tmp_path: Path) -> Iterator[Settings]:
     """The server is registered as the warehouse's own, with a process in place of it and its watcher."""
     settings = Settings.from_env({"BACKFILL_ASSETS_STATE": str(tmp_path)})
-    folder = EngineFolder(settings.warehouse)
+    folder = EngineFolder(settings.spark_folder)
     folder.root.mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
         own = ProcessRef.of(process.pid)

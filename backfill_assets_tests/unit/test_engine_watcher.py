@@ -70,8 +70,8 @@ def _line(process: subprocess.Popen[str]) -> str:
 class _Server(EngineFolder):
     """The process in place of Spark, in the folder where the watcher looks for it; counts the watcher's requests."""
 
-    def __init__(self, warehouse: Path) -> None:
-        super().__init__(warehouse)
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
         self.root.mkdir(parents=True)
         self.looks = 0
         self.locks = 0
@@ -149,7 +149,7 @@ class _Watcher:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[_Server]:
-    server = _Server(tmp_path / "warehouse")
+    server = _Server(tmp_path / "spark")
     yield server
     server.process.kill()
     server.process.communicate()
@@ -165,9 +165,7 @@ def watcher(server: _Server) -> Iterator[_Watcher]:
 
 def test_the_program_stops_a_server_after_its_idle_time_and_forgets_its_token(server: _Server) -> None:
     server.asked_to("listen")
-    settings = Settings.from_env(
-        {"BACKFILL_ASSETS_WAREHOUSE": str(server.root.parent), "BACKFILL_ASSETS_SPARK_IDLE": "1s"}
-    )
+    settings = Settings.from_env({"BACKFILL_ASSETS_SPARK_FOLDER": str(server.root), "BACKFILL_ASSETS_SPARK_IDLE": "1s"})
     watched = start_watcher(settings, server, server.registered)
     assert server.process.wait(90) == -signal.SIGTERM
     wait_for(lambda: watched.watcher is not None and watched.watcher.find() is None, "the watcher ends", every=0.05)
@@ -236,7 +234,7 @@ def test_a_server_that_is_still_starting_counts_as_used(server: _Server, watcher
 
 def test_a_client_that_comes_when_the_server_is_to_be_stopped_keeps_it(server: _Server, watcher: _Watcher) -> None:
     server.asked_to("listen")
-    with EngineFolder(server.root.parent).locked():
+    with EngineFolder(server.root).locked():
         server.last_used_before(2 * _HOUR)
         wait_for(lambda: server.locks > 0, "the watcher wants to stop it", every=0.02)
         server.touch()

@@ -9,13 +9,15 @@ import pytest
 
 from backfill_assets.core.errors import SettingsError
 from backfill_assets.settings import Settings
+from backfill_assets.storage.bucket import InBucket
+from backfill_assets.storage.disk import OnDisk
 
 
 def test_everything_has_a_default_below_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = Settings.from_env({})
     assert settings.state == tmp_path / ".state"
-    assert settings.warehouse == tmp_path / ".state" / "warehouse"
+    assert settings.warehouse == OnDisk(tmp_path / ".state" / "warehouse")
     assert settings.sources == tmp_path / ".state" / "sources"
     assert settings.datasets.name == "datasets"
     assert settings.datasets.parent.name == "backfill_assets"
@@ -27,20 +29,37 @@ def test_everything_has_a_default_below_the_working_folder(tmp_path: Path, monke
 
 def test_the_other_folders_follow_the_state_folder() -> None:
     settings = Settings.from_env({"BACKFILL_ASSETS_STATE": "/data/state"})
-    assert settings.warehouse == Path("/data/state/warehouse")
+    assert settings.warehouse == OnDisk(Path("/data/state/warehouse"))
     assert settings.sources == Path("/data/state/sources")
     assert settings.ledger_url == "sqlite:////data/state/ledger.db"
 
 
 def test_a_relative_folder_is_taken_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": "lake"}).warehouse == tmp_path / "lake"
+    assert Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": "lake"}).warehouse == OnDisk(tmp_path / "lake")
 
 
 def test_an_empty_variable_counts_as_unset() -> None:
     settings = Settings.from_env({"BACKFILL_ASSETS_CHUNK": " ", "BACKFILL_ASSETS_SPARK_URL": ""})
     assert settings.chunk is None
     assert settings.spark_url is None
+
+
+def test_a_warehouse_in_a_bucket_has_the_address_and_region_of_the_clouds_own_variables() -> None:
+    variables = {"AWS_ENDPOINT_URL": "http://store.example.org:9000", "AWS_DEFAULT_REGION": "eu-central-1"}
+    found = Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": "s3://lake/ware/house/", **variables}).warehouse
+    assert isinstance(found, InBucket)
+    assert (str(found), found.for_spark) == ("s3://lake/ware/house", "s3a://lake/ware/house")
+    assert found.storage_options == {
+        "AWS_ENDPOINT_URL": "http://store.example.org:9000", "AWS_REGION": "eu-central-1", "AWS_ALLOW_HTTP": "true",
+    }  # fmt: skip
+    assert str(Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": "s3://lake"}).warehouse) == "s3://lake"
+
+
+def test_two_addresses_of_one_store_are_refused() -> None:
+    variables = {"AWS_ENDPOINT_URL": "http://one", "AWS_ENDPOINT_URL_S3": "http://two"}
+    with pytest.raises(SettingsError, match="AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_S3 name different addresses"):
+        Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": "s3://lake/warehouse", **variables})
 
 
 @pytest.mark.parametrize(("text", "expected"), [("all", "all"), ("31", 31)])
@@ -61,8 +80,13 @@ def test_the_chunk_is_a_number_of_days_or_all(text: str, expected: object) -> No
         ("SPARK_IDLE", "soon", "number and s, m, h or d"),
         ("QUERY_TIMEOUT", "0s", "above zero"),
         ("QUERY_TIMEOUT", "400d", "365d"),
-        ("WAREHOUSE", "s3://bucket/lake", "commits would be lost"),
-        ("WAREHOUSE", "gs://bucket/lake", "commits would be lost"),
+        ("WAREHOUSE", "s3://", "s3://bucket/prefix"),
+        ("WAREHOUSE", "s3://Bucket/lake", "s3://bucket/prefix"),
+        ("WAREHOUSE", "s3://bucket//lake", "s3://bucket/prefix"),
+        ("WAREHOUSE", "s3://bucket/../lake", "s3://bucket/prefix"),
+        ("WAREHOUSE", "s3://bucket/a lake", "s3://bucket/prefix"),
+        ("WAREHOUSE", "s3a://bucket/lake", "write s3://"),
+        ("WAREHOUSE", "gs://bucket/lake", "nobody has tried"),
         ("WAREHOUSE", "ftp://host/lake", "not a URL"),
         ("SOURCES", "s3://bucket/files", "not a URL"),
     ],
@@ -127,7 +151,7 @@ def test_a_warehouse_on_an_object_store_that_is_mounted_as_a_folder_is_refused(
     with pytest.raises(SettingsError, match=r"^BACKFILL_ASSETS_WAREHOUSE: '.*' cannot be used; ") as refused:
         Settings.from_env({f"BACKFILL_ASSETS_{variable}": str(tmp_path / "lake")})
     assert f"{tmp_path} shows an object store as a folder (s3fs), and commits would be lost" in str(refused.value)
-    assert "Use a folder on a local disk or on NFS" in str(refused.value)
+    assert "use a folder on a local disk or on NFS" in str(refused.value)
 
 
 def test_a_warehouse_behind_a_link_to_such_a_mount_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +164,9 @@ def test_a_warehouse_behind_a_link_to_such_a_mount_is_refused(tmp_path: Path, mo
 
 def test_a_warehouse_on_a_mounted_network_file_system_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mounted(monkeypatch, tmp_path, "nfs4")
-    assert Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": str(tmp_path / "lake")}).warehouse == tmp_path / "lake"
+    assert Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": str(tmp_path / "lake")}).warehouse == OnDisk(
+        tmp_path / "lake"
+    )
 
 
 def test_every_setting_says_which_variable_sets_it() -> None:

@@ -14,7 +14,7 @@ from typing import Final
 from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.layers import Layer
 from backfill_assets.orchestration.backfills import LaunchError, graphql, launch_backfill
-from backfill_assets.storage.disk import OnDisk, path_of
+from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.layout import Layout
 from backfill_assets.system import SystemClock
 from benchmarks.installation import LAUNCH_RUN, ROOT, Installation, job_params
@@ -76,7 +76,7 @@ class Site:
     def table(self) -> Path:
         """The published table's folder."""
         settings = self.installation.settings
-        return path_of(Layout(OnDisk(settings.warehouse), settings.sources).published_path(DATASET))
+        return path_of(Layout(settings.warehouse, settings.sources).published_path(DATASET))
 
     def deliver(self, day: dt.date) -> None:
         """Deliver all tickets of a day, once more if it was delivered before."""

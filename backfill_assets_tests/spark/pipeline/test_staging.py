@@ -14,9 +14,11 @@ from pyspark.sql import SparkSession
 from backfill_assets.core.errors import ModelError, SourceError
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import digests_by_day
+from backfill_assets.ledger.open import open_ledger
 from backfill_assets.pipeline import stage as staging_module
 from backfill_assets.pipeline.stage import StagedCounts, stage, vacuum_staging
 from backfill_assets.storage.disk import OnDisk, path_of
+from backfill_assets.system import SystemClock
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, D4, DAYS, TRIPS, Kit, commits, values
 
 LATE = {**TRIPS["source"], "late_days": 1}  # type: ignore[dict-item]
@@ -234,7 +236,8 @@ def test_the_sweep_deletes_old_files_of_staging_and_keeps_newer_ones_and_raw(kit
         opened.append("once")
         yield kit.spark
 
-    assert vacuum_staging(session, loaded, kit.layout) == 0
+    ledger = open_ledger(f"sqlite:///{kit.root / 'ledger.db'}", SystemClock())
+    assert vacuum_staging(session, loaded, kit.layout, ledger) == 0
     assert opened == []
     (file,) = kit.staging_folder(loaded).glob("*/*.parquet")
     (raw,) = path_of(kit.layout.raw_path(loaded.name)).glob("*/*.parquet")
@@ -242,6 +245,7 @@ def test_the_sweep_deletes_old_files_of_staging_and_keeps_newer_ones_and_raw(kit
     left = {name: Path(shutil.copy(path, path.with_name(name))) for name, path in copies.items()}
     for path in (left["old.parquet"], left["raw.parquet"], *file.parent.glob(".*.crc")):
         os.utime(path, (1, 1))
-    assert vacuum_staging(session, loaded, kit.layout) == 1
+    assert vacuum_staging(session, loaded, kit.layout, ledger) == 1
+    ledger.close()
     assert [name for name, path in left.items() if path.exists()] == ["new.parquet", "raw.parquet"]
     assert values(kit.staged(loaded), "id") == [(1,)]

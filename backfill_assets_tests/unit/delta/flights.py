@@ -29,9 +29,9 @@ Departure = tuple[str, int, int | None]
 class Flights:
     """Publishes departures release by release, like the use cases, but with shadows written by delta-rs."""
 
-    def __init__(self, folder: Path, warehouse: Path | None = None) -> None:
-        tables = str(warehouse or folder / "warehouse")
-        self.environ = {"BACKFILL_ASSETS_STATE": str(folder), "BACKFILL_ASSETS_WAREHOUSE": tables}
+    def __init__(self, folder: Path, spark_folder: Path | None = None) -> None:
+        spark = str(spark_folder or folder / "spark")
+        self.environ = {"BACKFILL_ASSETS_STATE": str(folder), "BACKFILL_ASSETS_SPARK_FOLDER": spark}
         copy_empty_ledger(folder / "ledger.db")
         self.application = Application(Settings.from_env(self.environ))
         self.dataset = self.application.dataset("flights")

@@ -19,7 +19,7 @@ from backfill_assets.evidence.late_deliveries import LateDay
 from backfill_assets.orchestration.definitions import definitions_of
 from backfill_assets.orchestration.sensors import LATE_TAG
 from backfill_assets.settings import Settings
-from backfill_assets.spark.registration import RemoteNote
+from backfill_assets.spark.registration import EngineFolder, ProcessRef, Registration
 from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.observed import Observed
 
@@ -263,17 +263,20 @@ def test_a_gap_that_a_live_run_is_working_on_is_left_to_it(application: Applicat
         assert (request.partition_key, request.run_key) == ("2024-03-01", "rides:2024-03-01:d1gest")
 
 
-def test_late_days_wait_and_lose_no_try_while_another_server_works_in_the_warehouse(application: Application) -> None:
-    application.settings.warehouse.mkdir(parents=True)
-    note = RemoteNote(application.settings.warehouse)
-    note.write("sc://elsewhere:15002")
+def test_late_days_wait_and_lose_no_try_while_the_server_is_registered_by_another_host(
+    application: Application,
+) -> None:
+    folder = EngineFolder(application.settings.spark_folder)
+    folder.root.mkdir(parents=True)
+    itself = ProcessRef.of(os.getpid())
+    folder.write(Registration(host="elsewhere", server=itself, watcher=itself, port=15002, token="t", configuration={}))
     data = _look(application, _late(1, "f"))
     assert not data.run_requests
     assert (
-        "1 day to run, waiting for the Spark server: The Spark server sc://elsewhere:15002 works in"
+        f"1 day to run, waiting for the Spark server: The Spark server of {folder.root} is registered by the host elsewhere"
         in data.skip_message
     )
-    note.remove()
+    folder.remove()
     assert len(_look(application, _late(1, "f")).run_requests) == 1
 
 

@@ -1,0 +1,93 @@
+"""Whose a warehouse is: one ledger's, which the file `_owner` names; and whether its place keeps two writers apart."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Final
+
+from backfill_assets.core.canonical import canonical_json
+from backfill_assets.core.errors import LayoutError, StorageError
+from backfill_assets.storage.location import Location, remove_all
+
+OWNER_FILE: Final = "_owner"
+_WRITERS: Final = 16
+_RACES: Final = 8
+_SHOWN: Final = 200
+
+
+def require_owner(warehouse: Location, ledger: str, name: str) -> None:
+    """Refuse a warehouse of another ledger; `ledger` is the id of ours, and `name` the place of its database for messages.
+
+    Raises:
+        LayoutError: names the other ledger, and the file to remove if that is gone.
+    """
+    if (found := _owner(warehouse)) is not None:
+        _compare(warehouse, found, ledger, name)
+
+
+def take_warehouse(warehouse: Location, ledger: str, name: str) -> None:
+    """Make a warehouse without an owner the ledger's own; the first of two ledgers wins.
+
+    Raises:
+        LayoutError: it belongs to another ledger.
+        StorageError: its place does not keep two writers apart, cannot be reached, or may not be written to.
+    """
+    found = _owner(warehouse)
+    if found is None:
+        warehouse.make_folder()
+        if warehouse.storage_options is not None:
+            require_one_winner(warehouse)
+        with suppress(FileExistsError):
+            (warehouse / OWNER_FILE).create(canonical_json({"database": name, "ledger": ledger}))
+        found = _owner(warehouse) or ""
+    _compare(warehouse, found, ledger, name)
+
+
+def require_one_winner(warehouse: Location) -> None:
+    """Let threads race to create the same files; of each, one may succeed, as commits and manifests need it.
+
+    Raises:
+        StorageError: two succeeded, or none.
+    """
+    places = [warehouse / f"_probe_{secrets.token_hex(8)}" for _ in range(_RACES)]
+    try:
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            won = [sum(pool.map(_creates, [place] * _WRITERS)) for place in places]
+    finally:
+        remove_all(places)
+    if set(won) != {1}:
+        raise StorageError(
+            f"{warehouse}: {_WRITERS} writers created the same file at the same time, and {_winners(won)} of them were told that "
+            "they had: releases would be lost there. Use a store with conditional puts (docs/storage.md), or a folder"
+        )
+
+
+def _winners(won: Sequence[int]) -> int:
+    return next(number for number in won if number != 1)
+
+
+def _creates(place: Location) -> bool:
+    try:
+        place.create("")
+    except FileExistsError:
+        return False
+    return True
+
+
+def _owner(warehouse: Location) -> str | None:
+    try:
+        return (warehouse / OWNER_FILE).text()
+    except FileNotFoundError:
+        return None
+
+
+def _compare(warehouse: Location, found: str, ledger: str, name: str) -> None:
+    if f'"ledger":"{ledger}"' not in found:
+        raise LayoutError(
+            f"{warehouse} belongs to another ledger ({found[:_SHOWN]}), and this is {name}: two ledgers would not know of each "
+            "other's releases. Use that ledger (BACKFILL_ASSETS_LEDGER_URL), or another warehouse (BACKFILL_ASSETS_WAREHOUSE); if "
+            f"that ledger is gone for good, remove {warehouse / OWNER_FILE}, and run backfill doctor"
+        )

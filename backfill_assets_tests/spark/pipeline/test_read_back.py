@@ -1,0 +1,85 @@
+"""What Spark has committed counts only if it is there when it is read back; a table has one writing driver at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.application import Application
+from backfill_assets.core.errors import StorageError
+from backfill_assets.delta.opening import LOG
+from backfill_assets.pipeline import tables
+from backfill_assets.settings import Settings
+from backfill_assets.spark.session import driver_of
+from backfill_assets.storage.disk import path_of
+from backfill_assets_tests.harness.waiting import wait_for
+from backfill_assets_tests.spark.pipeline.kit import D1, Kit, values
+from backfill_assets_tests.spark.workplace import OnTheTestServer
+
+
+def newest_commit(home: Path) -> Path:
+    return max(home.rglob(f"{LOG}/*.json"))
+
+
+@pytest.mark.parametrize("step", ["raw", "staging", "shadow"])
+@pytest.mark.parametrize("overwritten", [True, False], ids=["overwritten", "removed"])
+def test_a_commit_that_is_no_longer_there_is_refused_and_made_again(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, step: str, *, overwritten: bool
+) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,10,1.00")
+    steps: dict[str, tuple[Callable[[], object], Path]] = {
+        "raw": (lambda: kit.land(loaded, D1), path_of(kit.layout.raw_path(loaded.name))),
+        "staging": (lambda: kit.stage(loaded, D1), path_of(kit.layout.staging_path(loaded.name))),
+        "shadow": (lambda: kit.build(loaded, D1), kit.shadow_folder(loaded)),
+    }
+    act, home = steps[step]
+    write = tables.retried
+
+    def as_if_another_had_come_later(commit: Callable[[], None]) -> None:
+        write(commit)
+        if list(home.rglob(LOG)):
+            theirs = newest_commit(home)
+            theirs.with_name(f".{theirs.name}.crc").unlink(missing_ok=True)
+            if overwritten:
+                theirs.write_text('{"commitInfo":{"timestamp":0,"userMetadata":"somebody else"}}\n')
+            else:
+                theirs.unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "retried", as_if_another_had_come_later)
+        with pytest.raises(StorageError, match=r"committed version 0, and another commit is there now.*launch again"):
+            act()
+
+
+def test_each_session_of_a_server_has_the_same_driver(kit: Kit, spark_settings: Settings) -> None:
+    application = OnTheTestServer(kit.settings, spark_settings)
+    with application.session("one") as one, application.session("two") as two:
+        assert driver_of(one) == driver_of(two) == driver_of(kit.spark)
+
+
+def test_landing_and_staging_wait_for_another_driver_at_their_table_only(kit: Kit, spark_settings: Settings) -> None:
+    kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,10,1.00")
+    application: Application = OnTheTestServer(kit.settings, spark_settings)
+    done = threading.Event()
+
+    def build() -> None:
+        with application.session("waits") as spark:
+            application.pipeline.land(spark, "trips", (D1,))
+            application.pipeline.stage(spark, "trips", (D1,))
+        done.set()
+
+    work = threading.Thread(target=build, daemon=True)
+    with application.ledger.driver("staging/trips", "app-2 on another host"):
+        work.start()
+        wait_for(lambda: application.ledger.deliveries("trips", (D1,)) != (), "the file to land", 120)
+        assert not done.wait(3)
+        assert not application.ledger.staged("trips", (D1,))
+    work.join(120)
+    assert done.is_set()
+    (loaded,) = application.datasets.values()
+    assert values(kit.staged(loaded), "id") == [(1,)]

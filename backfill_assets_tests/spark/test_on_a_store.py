@@ -1,0 +1,122 @@
+"""A warehouse in a bucket, from files to releases and back, on a Spark server and an object store of its own."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from backfill_assets.application import Application
+from backfill_assets.cli.app import app
+from backfill_assets.core.errors import EngineError, LayoutError
+from backfill_assets.delta.opening import table_at
+from backfill_assets.settings import Settings
+from backfill_assets.spark.server import SparkServer
+from backfill_assets_tests.harness.objects import ObjectStore, object_store
+from backfill_assets_tests.harness.without_dagster import built, publish
+
+NAME = "tickets"
+D1, D2, D3 = (dt.date(2024, 3, number) for number in (1, 2, 3))
+DATASETS = Path(__file__).parents[1] / "dagster" / "datasets"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with object_store(tmp_path_factory.mktemp("objects")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def application(tmp_path_factory: pytest.TempPathFactory, store: ObjectStore) -> Iterator[Application]:
+    root = tmp_path_factory.mktemp("on a store")
+    shutil.copytree(DATASETS / NAME, root / "datasets" / NAME)
+    environ = {
+        **store.environ,
+        "BACKFILL_ASSETS_STATE": str(root / "state"),
+        "BACKFILL_ASSETS_DATASETS": str(root / "datasets"),
+        "BACKFILL_ASSETS_WAREHOUSE": f"{store.url}/ware/house",
+        "BACKFILL_ASSETS_SPARK_MEMORY": "1g",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        made = Application.from_env()
+        yield made
+        made.ledger.close()
+        SparkServer(made.settings).stop()
+
+
+def deliver(application: Application, day: dt.date, *amounts: int) -> None:
+    file = application.settings.sources / NAME / str(day) / "sold.csv"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"{day},{number},{amount}" for number, amount in enumerate(amounts, start=1)]
+    file.write_text("\n".join(["day,ticket,amount", *lines, ""]))
+
+
+def published(application: Application) -> dict[dt.date, list[int]]:
+    """The published amounts by day, as a reader with delta-rs finds them."""
+    rows = table_at(application.layout.published_path(NAME)).to_pyarrow_table(columns=["day", "ticket", "amount"])
+    found: dict[dt.date, list[int]] = {}
+    for row in sorted(rows.to_pylist(), key=lambda row: (row["day"], row["ticket"])):
+        found.setdefault(row["day"], []).append(row["amount"])
+    return found
+
+
+def say(*words: str) -> str:
+    done = CliRunner().invoke(app, [*words])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.output
+
+
+def test_days_are_published_corrected_previewed_and_taken_back(application: Application, store: ObjectStore) -> None:
+    for day, amounts in {D1: (10, 20), D2: (30,), D3: (40,)}.items():
+        deliver(application, day, *amounts)
+    with application.session("first") as spark:
+        publish(application, spark, NAME, (D1, D2, D3))
+    first = {D1: [10, 20], D2: [30], D3: [40]}
+    assert published(application) == first
+
+    deliver(application, D2, 31, 32)
+    with application.session("correction") as spark:
+        unit = built(application, spark, NAME, (D2,))
+        say("preview", unit.id)
+        assert [tuple(row) for row in spark.sql(f"SELECT sum(amount) FROM preview.{NAME}").collect()] == [(133,)]
+        assert published(application) == first
+        release = application.publisher.release(unit.id).release
+    corrected = first | {D2: [31, 32]}
+    assert published(application) == corrected
+    application.refresh_views()
+    assert "133" in say("sql", f"SELECT sum(amount) AS total FROM published.{NAME}")
+
+    say("rollback", release, "--reason", "not yet")
+    assert published(application) == first
+    say("sweep", "--grace", "0")
+    assert json.loads(say("doctor", "--json")) == []
+    assert published(application) == first
+    # Everything of the tables is in the bucket, and everything of this host beside it.
+    assert not (application.settings.state / "warehouse").exists()
+    assert {path.name for path in (store.folder / "lake" / "ware" / "house").iterdir()} >= {"_owner", "raw", "staging"}
+    assert not list((store.folder / "lake").rglob("server.json"))
+
+
+def test_published_days_are_proven_from_the_bucket(application: Application) -> None:
+    assert "certificate" in say("prove", NAME, "--partitions", "2024-03-01..2024-03-01")
+
+
+def test_a_server_that_was_started_for_a_folder_is_refused(spark_server: SparkServer, application: Application) -> None:
+    server = SparkServer(application.settings.model_copy(update={"spark_folder": spark_server.folder.root}))
+    spark_server.ensure()
+    with pytest.raises(EngineError, match=r"does not know that store.*backfill spark stop"):
+        server.ensure()
+
+
+def test_an_installation_with_another_ledger_is_refused(application: Application, tmp_path: Path) -> None:
+    other = application.settings.model_copy(update={"ledger_url": f"sqlite:///{tmp_path / 'ledger.db'}"})
+    assert isinstance(other, Settings)
+    with pytest.raises(LayoutError, match="belongs to another ledger"):
+        assert Application(other).warehouse

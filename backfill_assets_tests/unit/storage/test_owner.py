@@ -1,0 +1,129 @@
+"""One ledger owns a warehouse, and only a place that keeps two writers apart becomes one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from backfill_assets.application import Application
+from backfill_assets.core.errors import LayoutError, StorageError
+from backfill_assets.settings import Settings
+from backfill_assets.storage.bucket import bucket_of
+from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.location import Location
+from backfill_assets.storage.owner import OWNER_FILE, require_one_winner, require_owner, take_warehouse
+from backfill_assets_tests.harness.bad_network import Fault, Rule, bad_network
+from backfill_assets_tests.harness.objects import ObjectStore, object_store
+
+_HOMES = itertools.count()
+OURS, THEIRS = "0a1b2c3d4e5f6071", "ffffffffffffffff"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with object_store(tmp_path_factory.mktemp("objects")) as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in running.environ.items():
+            patch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
+    if request.param == "folder":
+        return OnDisk(tmp_path / "ware" / "house")
+    store = request.getfixturevalue("store")
+    return bucket_of(f"{store.url}/{next(_HOMES)}")
+
+
+def names(warehouse: Location) -> list[str]:
+    return sorted(place.name for place in warehouse.listed())
+
+
+def test_a_ledger_takes_a_new_warehouse_and_leaves_nothing_else_there(warehouse: Location) -> None:
+    require_owner(warehouse, OURS, "ledger mine.db")
+    assert not warehouse.is_folder()
+    for _ in range(2):
+        take_warehouse(warehouse, OURS, "ledger mine.db")
+        require_owner(warehouse, OURS, "ledger mine.db")
+    assert names(warehouse) == [OWNER_FILE]
+
+
+def test_a_second_ledger_is_refused_with_the_first_one_and_the_remedies(warehouse: Location) -> None:
+    take_warehouse(warehouse, OURS, "ledger mine.db")
+    for act in (take_warehouse, require_owner):
+        with pytest.raises(LayoutError) as refused:
+            act(warehouse, THEIRS, "ledger theirs.db")
+        assert all(
+            words in str(refused.value)
+            for words in ("ledger mine.db", "theirs.db", "BACKFILL_ASSETS_LEDGER_URL", f"{warehouse / OWNER_FILE}")
+        )
+    (warehouse / OWNER_FILE).remove()
+    take_warehouse(warehouse, THEIRS, "ledger theirs.db")
+
+
+def test_of_ledgers_that_take_a_warehouse_at_once_one_gets_it(warehouse: Location) -> None:
+    def take(number: int) -> bool:
+        try:
+            take_warehouse(warehouse, f"{number:016}", f"ledger {number}")
+        except LayoutError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(take, range(6))) == 1
+    assert names(warehouse) == [OWNER_FILE]
+
+
+def test_an_owner_that_cannot_be_read_owns_the_warehouse_all_the_same(warehouse: Location) -> None:
+    warehouse.make_folder()
+    (warehouse / OWNER_FILE).write("")
+    with pytest.raises(LayoutError, match="belongs to another ledger"):
+        take_warehouse(warehouse, OURS, "ledger mine.db")
+
+
+def test_a_store_in_which_two_create_one_object_is_refused_and_nothing_stays_there(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bad_network(store.environ["AWS_ENDPOINT_URL"]) as between:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
+        warehouse = bucket_of(f"{store.url}/{next(_HOMES)}")
+        told, deceived = (
+            r"16 writers created the same file.*docs/storage\.md",
+            Rule(Fault.two_winners, "PUT", for_good=True),
+        )
+        with between.under(deceived), pytest.raises(StorageError, match=told):
+            take_warehouse(warehouse, OURS, "ledger mine.db")
+        assert names(warehouse) == []
+        require_one_winner(warehouse)
+
+
+def test_a_bucket_that_is_not_there_is_named(store: ObjectStore) -> None:
+    assert store.url
+    with pytest.raises(StorageError, match=r"s3://nobodys/x.*no such bucket"):
+        take_warehouse(bucket_of("s3://nobodys/x"), OURS, "ledger mine.db")
+
+
+def test_two_installations_on_one_warehouse_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "datasets").mkdir()
+    shared = {
+        "BACKFILL_ASSETS_WAREHOUSE": str(tmp_path / "warehouse"),
+        "BACKFILL_ASSETS_DATASETS": str(tmp_path / "datasets"),
+    }
+    one, two = (
+        Application(Settings.from_env({"BACKFILL_ASSETS_STATE": str(tmp_path / name), **shared})) for name in ("1", "2")
+    )
+    assert (one.warehouse.ledger, two.warehouse.ledger) == (one.ledger, two.ledger)  # nobody has written yet
+    take_warehouse(one.layout.warehouse, one.ledger.id, one.ledger.name)
+    with pytest.raises(
+        LayoutError, match=rf"belongs to another ledger .*{tmp_path}/1/ledger\.db.*{tmp_path}/2/ledger\.db"
+    ):
+        two.session("late")
+    again = Application(Settings.from_env({"BACKFILL_ASSETS_STATE": str(tmp_path / "2"), **shared}))
+    with pytest.raises(LayoutError, match="belongs to another ledger"):
+        assert again.warehouse
+    assert names(one.layout.warehouse) == [OWNER_FILE]
+    one.ledger.close(), two.ledger.close(), again.ledger.close()

@@ -296,7 +296,20 @@ class Budget(Part):
     bytes_read_per_day: Size | None = Field(
         default=None, description="Size of the files read since midnight in the specification's time zone."
     )
+    used_up: Literal["stop", "wait"] = Field(
+        default="stop",
+        # Left out: the hash of specifications that were planned before it existed stays.
+        exclude_if=lambda what: what == "stop",
+        description="What happens when a day's bytes are used up: `stop` the campaign, or `wait` for midnight.",
+    )
     wall_time: Period | None = Field(default=None, description="Total time of all batches.")
+
+    @field_validator("used_up")
+    @classmethod
+    def _is_about_a_day(cls, what: str, info: ValidationInfo) -> str:
+        if what == "wait" and info.data.get("bytes_read_per_day") is None:
+            raise ValueError("only bytes_read_per_day begins again at midnight; give it, or drop used_up")
+        return what
 
 
 class Execution(Part):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 from backfill_assets.campaign.execution import MOST_AT_ONCE, MOST_IN_A_BATCH
 from backfill_assets.campaign.plan import Plan, Step, StepKind
 from backfill_assets.campaign.specification import Specification
+from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.text import format_duration, number_of
 from backfill_assets.core.unit import Unit, UnitState
@@ -83,6 +85,8 @@ NOTES = frozenset(
 )
 """Entries that do not change a campaign's phase."""
 
+BEGINNINGS = frozenset({Action.launched, Action.resumed})
+"""Entries with which a user lets a campaign work."""
 WORKING = frozenset({Phase.canary, Phase.running})
 """Phases in which batches may start."""
 
@@ -309,6 +313,20 @@ class Halts:
 Decision = Admitted | Waits | Closed | Halts
 
 
+TRIED: Final = "tried"
+"""Key in the detail of a `waits` entry: how often Spark has failed in a row."""
+PAUSES: Final = (dt.timedelta(minutes=1), dt.timedelta(minutes=5), dt.timedelta(minutes=15))
+"""How long a campaign waits after Spark has failed once, twice, … in a row; one failure more stops it."""
+
+
+def failures_in_a_row(journal: Sequence[JournalEntry], done: Iterable[dt.datetime]) -> int:
+    """How often Spark has failed since a user began or resumed the campaign, and since batches were `done`."""
+    last = max((i for i, entry in enumerate(journal) if entry.action in BEGINNINGS), default=0)
+    success = max(done, default=dt.datetime.min.replace(tzinfo=dt.UTC))
+    tried = (entry.detail.get(TRIED, 0) for entry in journal[last:] if entry.at >= success)
+    return max((int(str(number)) for number in tried), default=0)
+
+
 def admit(campaign: Campaign, traffic: Traffic) -> Decision:
     """Decide on the next batch. What stops a campaign comes first, then what it waits for, live runs last."""
     if campaign.phase not in WORKING:
@@ -320,18 +338,26 @@ def _halted(campaign: Campaign, traffic: Traffic) -> Halts | None:
     if traffic.drift:
         return Halts(traffic.drift)
     budget = campaign.specification.execution.budget
-    read = traffic.bytes_today + traffic.next_bytes
-    if budget.bytes_read_per_day is not None and read > budget.bytes_read_per_day:
-        return Halts(
-            f"the next batch would bring the bytes read today to {read:,} "
-            f"(execution.budget.bytes_read_per_day: {budget.bytes_read_per_day:,})"
-        )
+    most = budget.bytes_read_per_day
+    # A batch that is too large for a whole day would wait for ever.
+    if _over_the_day(campaign, traffic) and (budget.used_up == "stop" or (most and traffic.next_bytes > most)):
+        return Halts(_over_the_day(campaign, traffic))
     if budget.wall_time is not None and traffic.spent >= budget.wall_time:
         spent = dt.timedelta(seconds=round(traffic.spent.total_seconds()))
         return Halts(
             f"its batches took {spent} so far (execution.budget.wall_time: {format_duration(budget.wall_time)})"
         )
     return None
+
+
+def _over_the_day(campaign: Campaign, traffic: Traffic) -> str:
+    """Why a batch does not fit into today's bytes; or empty."""
+    most, read = campaign.specification.execution.budget.bytes_read_per_day, traffic.bytes_today + traffic.next_bytes
+    if most is None or read <= most:
+        return ""
+    return (
+        f"the next batch would bring the bytes read today to {read:,} (execution.budget.bytes_read_per_day: {most:,})"
+    )
 
 
 def _waiting(campaign: Campaign, traffic: Traffic) -> Waits | None:
@@ -341,6 +367,9 @@ def _waiting(campaign: Campaign, traffic: Traffic) -> Waits | None:
     if blackouts:
         until = max(w.ends(traffic.now, zone) for w in blackouts)
         return Waits(f"blackout window {blackouts[0]} ({specification.time_zone})", until)
+    if over := _over_the_day(campaign, traffic):
+        tomorrow = traffic.now.astimezone(zone).date() + ONE_DAY
+        return Waits(over, dt.datetime.combine(tomorrow, dt.time(), zone).astimezone(dt.UTC))
     if traffic.in_flight >= campaign.knobs.max_concurrency:
         reason = f"running: {number_of(traffic.in_flight, 'batch')} (max_concurrency: {campaign.knobs.max_concurrency})"
         return Waits(reason, own=True)

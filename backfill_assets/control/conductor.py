@@ -12,7 +12,9 @@ from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.plan import StepKind
 from backfill_assets.campaign.specification import Notice
 from backfill_assets.campaign.state import (
+    BEGINNINGS,
     CAMPAIGN_TAG,
+    TRIED,
     WORKING,
     Action,
     Admitted,
@@ -36,8 +38,7 @@ from backfill_assets.release.publish import Publisher
 from backfill_assets.warehouse import OnWarehouse
 
 REFUSED: Final = "refused"
-"""Key in the detail of a `waits` entry: the batch for which the gate would have stopped the campaign."""
-_BEGINNINGS = frozenset({Action.launched, Action.resumed})
+"""Key in the detail of a `waits` entry: the batch that the gate did not let start."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Gatekeeper(OnWarehouse):
         """What is running now, and what the campaign has used up."""
         now = self.clock.now()
         attempts = self.ledger.attempts(campaign.unit) if campaign.unit else ()
-        begun = [entry.at for entry in self.ledger.journal(campaign.id) if entry.action in _BEGINNINGS]
+        begun = [entry.at for entry in self.ledger.journal(campaign.id) if entry.action in BEGINNINGS]
         zone = campaign.specification.zone
         midnight = dt.datetime.combine(now.astimezone(zone).date(), dt.time(), zone)
         return Traffic(
@@ -155,13 +156,14 @@ CONDUCTOR = "the conductor"
 class _Since:
     """The last step of a campaign, whether that is a backfill, and its runs that ended because the gate was closed.
 
-    `refused` is the newest of their batches for which the gate would have stopped the campaign.
+    `refused` is the newest batch that the gate did not let start, or in which Spark failed; then nothing is launched `until` later.
     """
 
     last: Action | None
     ended: bool
     waits: frozenset[str]
     refused: Batch | None = None
+    until: dt.datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,8 @@ class Conductor(OnWarehouse):
             return self._stop(campaign, why)
         if since.ended and not unpassed:
             return self._stale(campaign, blockers)
-        return self._launch(campaign, blockers) if isinstance(decision, Admitted) else ""
+        pauses = since.until is not None and self.clock.now() < since.until
+        return self._launch(campaign, blockers) if isinstance(decision, Admitted) and not pauses else ""
 
     def _passed(self, campaign: Campaign) -> str:
         match campaign.step.kind:
@@ -349,7 +352,8 @@ class Conductor(OnWarehouse):
             for entry in waits
             if isinstance(found := entry.detail.get(REFUSED), Mapping)
         )
-        return _Since(last, last is Action.backfill, runs, next(refused, None))
+        pauses = [dt.datetime.fromisoformat(str(entry.detail["until"])) for entry in waits if TRIED in entry.detail]
+        return _Since(last, last is Action.backfill, runs, next(refused, None), max(pauses, default=None))
 
     def _entry(self, campaign: Campaign, action: Action, reason: str = "", **detail: object) -> JournalEntry:
         return JournalEntry(campaign.id, self.clock.now(), CONDUCTOR, action, reason, detail)

@@ -19,19 +19,21 @@ from backfill_assets.application import Application
 from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaign.state import (
     CAMPAIGN_TAG,
+    PAUSES,
+    TRIED,
     WORKING,
     Action,
     Admitted,
     Closed,
     Decision,
-    Halts,
     JournalEntry,
     Waits,
+    failures_in_a_row,
 )
 from backfill_assets.control.conductor import REFUSED, Batch
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.days import format_days, grouped_by_text
-from backfill_assets.core.errors import BackfillError, CampaignError
+from backfill_assets.core.errors import BackfillError, CampaignError, EngineError, QueryTimeoutError, ServerLostError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
@@ -100,7 +102,7 @@ def in_batches(
         if not todo:
             continue
         attempt = gate.wait(replace(batch, days=todo))
-        with _at_work(context, application, attempt, batch.layer, gate.execution) as spark:
+        with _at_work(context, application, attempt, batch.layer, gate) as spark:
             yield spark, todo
             work = Work(bytes_read=attempt.bytes_read, waited=gate.waited, layer=batch.layer)
             application.ledger.end_attempt(attempt.number, AttemptState.done, work)
@@ -130,7 +132,7 @@ def build(context: dg.AssetExecutionContext, application: Application, unit: Uni
                 context.log.info(f"unit {unit.id}: nothing is left to build of {format_days(batch)}")
                 continue
             context.log.info(f"unit {unit.id}: building {format_days(attempt.days)} of {format_days(batch)}")
-            with _at_work(context, application, attempt, Layer.shadow, gate.execution) as spark:
+            with _at_work(context, application, attempt, Layer.shadow, gate) as spark:
                 application.pipeline.build(spark, unit, attempt)
                 context.log.info(f"unit {unit.id}: checking {format_days(attempt.days)}")
                 evidence = application.pipeline.validate(spark, unit, attempt)
@@ -150,12 +152,19 @@ def _at_work(
     application: Application,
     attempt: Attempt,
     layer: Layer,
-    execution: Execution | None,
+    gate: _NoGate | _CampaignGate,
 ) -> Iterator[SparkSession]:
     """Open a session for a batch and keep the attempt's lease while the batch runs."""
-    lease = kept_lease(application.ledger, attempt, application.settings.lease)
-    with lease, application.session(work_tag(context, layer, attempt.dataset), execution, context.log.info) as spark:
-        yield spark
+    lease, tag = (
+        kept_lease(application.ledger, attempt, application.settings.lease),
+        work_tag(context, layer, attempt.dataset),
+    )
+    try:
+        with lease, application.session(tag, gate.execution, context.log.info) as spark:
+            yield spark
+    except (QueryTimeoutError, ServerLostError) as error:
+        gate.engine_failed(Batch(attempt.dataset, attempt.days, layer), error)
+        raise
 
 
 @dataclass
@@ -194,6 +203,9 @@ class _NoGate:
                     f"waiting for run {other.run} (attempt {other.number}), which works on {format_days(other.days)}"
                 )
             time.sleep(_OTHER_LOOK_SECONDS)
+
+    def engine_failed(self, batch: Batch, error: EngineError) -> None:
+        """Leave it to the run to fail."""
 
     def judged(self, name: str, evidence: Collection[DayEvidence]) -> None:
         """Only warn: the check step, if the run has one, fails because of it, and no release takes these days."""
@@ -256,8 +268,8 @@ class _CampaignGate:
             # The conductor decides what halts the campaign: this run may only have older code than the plan.
             until = decision.until if isinstance(decision, Waits) else None
             detail: dict[str, object] = {"run": self.context.run_id, "until": until.isoformat() if until else ""}
-            if isinstance(decision, Halts):
-                detail[REFUSED] = plain(batch)
+            # The next question is about this batch: without its bytes, the budget of the day may seem to be enough.
+            detail[REFUSED] = plain(batch)
             now = self.application.clock.now()
             self.application.ledger.note(JournalEntry(self.campaign, now, "the gate", Action.waits, reason, detail))
         return dg.Failure(
@@ -266,6 +278,20 @@ class _CampaignGate:
             f"campaign was paused or stopped). See: backfill status {self.campaign}",
             allow_retries=False,
         )
+
+    def engine_failed(self, batch: Batch, error: EngineError) -> None:
+        """Let the conductor launch the batch again after a pause; if that has not helped, the failure stops the campaign."""
+        ledger, now = self.application.ledger, self.application.clock.now()
+        journal, unit = ledger.journal(self.campaign), ledger.campaign(self.campaign).unit
+        failures = failures_in_a_row(
+            journal, (a.ended_at for a in ledger.attempts(unit, AttemptState.done) if a.ended_at)
+        )
+        if failures >= len(PAUSES):
+            return
+        until = now + PAUSES[failures]
+        reason = f"Spark failed, {failures + 1} of {len(PAUSES)} times in a row; next try at {until:%H:%M} UTC: {error}"
+        detail = {"run": self.context.run_id, "until": until.isoformat(), TRIED: failures + 1, REFUSED: plain(batch)}
+        ledger.note(JournalEntry(self.campaign, now, "the gate", Action.waits, reason, detail))
 
     def judged(self, name: str, evidence: Collection[DayEvidence]) -> None:
         """Stop the campaign and end the run if days failed blocking checks: no later batch of it is admitted."""

@@ -62,6 +62,26 @@ def test_a_batch_that_would_go_over_the_days_bytes_halts_the_campaign() -> None:
     assert "bytes_read_per_day" in over.reason
 
 
+def test_a_campaign_may_wait_for_midnight_in_its_zone_when_the_days_bytes_are_used_up() -> None:
+    waits = running(budget={"bytes_read_per_day": "500GB", "used_up": "wait"})
+    midnight_in_berlin = dt.datetime(2026, 3, 3, 23, tzinfo=dt.UTC)
+    assert decided(waits, bytes_today=400 * GB, next_bytes=100 * GB) == Admitted()
+    found = decided(waits, bytes_today=400 * GB, next_bytes=100 * GB + 1)
+    assert found == Waits(
+        "the next batch would bring the bytes read today to 500,000,000,001 (execution.budget.bytes_read_per_day: "
+        "500,000,000,000)",
+        midnight_in_berlin,
+    )
+    assert isinstance(decided(waits, next_bytes=500 * GB + 1), Halts), "it would wait for ever"
+
+
+def test_a_blackout_window_that_ends_later_is_named_before_the_budget() -> None:
+    waits = running(budget={"bytes_read_per_day": "1GB", "used_up": "wait"}, blackout_windows=["07:00-09:30"])
+    found = admit(waits, traffic(now=dt.datetime(2026, 3, 3, 7, tzinfo=dt.UTC), bytes_today=2 * GB))
+    assert isinstance(found, Waits)
+    assert found.reason.startswith("blackout window")
+
+
 def test_a_campaign_that_has_used_its_time_halts() -> None:
     assert decided(running(), spent=6 * HOUR - dt.timedelta(seconds=1)) == Admitted()
     over = decided(running(), spent=6 * HOUR)

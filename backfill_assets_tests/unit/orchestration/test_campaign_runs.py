@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -15,8 +15,9 @@ import dagster as dg
 import pytest
 
 from backfill_assets.campaign.specification import Notice
-from backfill_assets.campaign.state import CAMPAIGN_TAG, CampaignState, Phase
+from backfill_assets.campaign.state import CAMPAIGN_TAG, Action, CampaignState, Phase
 from backfill_assets.control.conductor import Batch
+from backfill_assets.core.errors import EngineError, JavaError, QueryTimeoutError, ServerLostError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.unit import Attempt, AttemptState, Unit
 from backfill_assets.orchestration import batches
@@ -75,8 +76,15 @@ class Runs:
             pipeline=self.pipeline,
             settings=settings,
             clock=clock,
-            session=lambda *_: nullcontext(),
+            session=self._session,
         )
+        self.outage: EngineError | None = None
+
+    @contextmanager
+    def _session(self, *_: object) -> Iterator[None]:
+        if self.outage is not None:
+            raise self.outage
+        yield
 
     def work(self) -> bool:
         """One run over all days of the newest backfill; returns whether it finished."""
@@ -97,6 +105,9 @@ class Runs:
             build(context, self.application, unit, "sales", days)
         except dg.Failure as failure:
             world.scheduler.failed_run, world.scheduler.failed_of = run.run_id, str(failure.description)
+            return False
+        except EngineError as error:
+            world.scheduler.failed_run, world.scheduler.failed_of = run.run_id, str(error)
             return False
         finally:
             world.scheduler.at_work = []
@@ -187,3 +198,86 @@ def test_a_budget_that_is_renewed_before_the_campaign_is_stopped_stops_nothing(
     world.clock.advance(12 * HOUR)
     assert "launched backfill b2" in world.conduct()
     assert runs.work()
+
+
+def test_a_campaign_waits_for_midnight_if_the_bytes_of_the_day_are_used_up(
+    opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = opened(budget={"bytes_read_per_day": "5 KB", "used_up": "wait"})
+    world.released({d: [1, 2, 3] for d in CANARIES})
+    runs = Runs(world, monkeypatch)
+    world.control.launch(NAME)
+    runs.pipeline.landed = runs.pipeline.staged = set(CANARIES)
+    spent = world.gatekeeper.begin(NAME, Batch("sales", CANARIES), "run_0", HOUR)
+    assert isinstance(spent, Attempt)
+    world.ledger.end_attempt(spent.number, AttemptState.failed)
+    assert not runs.work()
+    for _ in range(3):
+        assert world.conduct() == ""
+    assert (world.phase(), len(world.scheduler.requests)) == (Phase.canary, 1)
+    world.clock.advance(12 * HOUR)
+    assert "launched backfill b2" in world.conduct()
+    assert runs.work()
+
+
+@pytest.mark.parametrize("layer", ["raw", "shadow"])
+def test_a_campaign_tries_again_after_pauses_that_grow_and_stops_at_the_fourth_failure_of_spark(
+    opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch, layer: str
+) -> None:
+    world = opened()
+    runs = Runs(world, monkeypatch)
+    world.control.launch(NAME)
+    if layer == "shadow":
+        runs.pipeline.landed = runs.pipeline.staged = set(CANARIES)
+    runs.outage = ServerLostError("The Spark server went away")
+    for number, minutes in enumerate((1, 5, 15), start=1):
+        assert not runs.work()
+        world.clock.advance(dt.timedelta(minutes=minutes, seconds=-1))
+        assert world.conduct() == ""
+        assert world.phase() is Phase.canary
+        world.clock.advance(dt.timedelta(seconds=1))
+        assert f"launched backfill b{number + 1}" in world.conduct()
+    assert not runs.work()
+    assert "is stopped: The Spark server went away" in world.conduct()
+    assert world.phase() is Phase.stopped
+    reasons = [entry.reason for entry in world.ledger.journal(NAME) if entry.action is Action.waits]
+    assert [reason.partition(" times")[0] for reason in reasons] == [f"Spark failed, {n} of 3" for n in (1, 2, 3)]
+
+    world.control.resume(NAME, "the server is back")
+    assert not runs.work()
+    assert world.conduct() == "", "a resume begins to count again"
+    runs.outage = None
+    world.clock.advance(HOUR)
+    assert "launched backfill" in world.conduct()
+    assert runs.work()
+
+
+def test_a_batch_that_passes_between_two_failures_of_spark_begins_the_count_again(
+    opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = opened()
+    runs = Runs(world, monkeypatch)
+    world.control.launch(NAME)
+    for _ in range(5):
+        runs.outage = QueryTimeoutError("A Spark operation ran longer than 30m")
+        assert not runs.work()
+        world.clock.advance(dt.timedelta(minutes=2))
+        assert "launched backfill" in world.conduct()
+        runs.outage = None
+        runs.pipeline.landed, runs.pipeline.staged = set(), set()
+        passed = world.gatekeeper.begin(NAME, Batch("sales", CANARIES), "run_0", HOUR)
+        assert isinstance(passed, Attempt)
+        world.ledger.end_attempt(passed.number, AttemptState.done)
+        world.clock.advance(dt.timedelta(seconds=1))
+    assert world.phase() is Phase.canary
+
+
+def test_another_error_of_spark_stops_a_campaign_as_before(
+    opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = opened()
+    runs = Runs(world, monkeypatch)
+    world.control.launch(NAME)
+    runs.outage = JavaError("Java was not found")
+    assert not runs.work()
+    assert "is stopped: Java was not found" in world.conduct()

@@ -135,7 +135,7 @@ class Application:
         Raises:
             LayoutError: the tables belong to another ledger.
         """
-        require_owner(self.layout.warehouse, self.ledger.id, self.ledger.name)
+        require_owner(self.layout, self.ledger.id, self.ledger.name)
         return Warehouse(self.catalog, self.layout, self.tables, self.ledger, self.clock, self.ids, self.identity)
 
     @cached_property
@@ -301,7 +301,8 @@ class Application:
             StorageError: its place does not keep two writers apart, or cannot be reached.
         """
         # Before the first write into it.
-        take_warehouse(self.layout.warehouse, self.ledger.id, self.ledger.name)
+        is_new = not self.ledger.heads()
+        take_warehouse(self.layout, self.ledger.id, self.ledger.name, is_new=is_new)
         # Imported here: Spark's client takes longer to import than most commands take to run, and few need it.
         from backfill_assets.spark.session import open_session  # noqa: PLC0415
 

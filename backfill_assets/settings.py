@@ -194,8 +194,9 @@ class Settings(BaseModel):
         "default none, which means the embedded server.",
     )
     spark_folder: Annotated[Path, _folder] = Field(
-        description="BACKFILL_ASSETS_SPARK_FOLDER: folder of the embedded server and of Spark's temporary files, on a disk of "
-        "this host; default `spark` in the state folder. Projects of one user that name the same folder share a server."
+        description="BACKFILL_ASSETS_SPARK_FOLDER: where the folder `backfill_spark` of the embedded server and of Spark's "
+        "temporary files is, on a disk of this host; default the state folder. Projects of one user that name the same folder "
+        "share a server and its catalog."
     )
     spark_memory: Annotated[str, _memory] = Field(
         default="2g",
@@ -266,7 +267,7 @@ class Settings(BaseModel):
             "sources": state / "sources",
             "datasets": _PACKAGE / "datasets",
             "reports": state / "reports",
-            "spark_folder": state / "spark",
+            "spark_folder": state,
             "ledger_url": f"sqlite:///{state / 'ledger.db'}",
             "computes": _computes(environ),
         }

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.settings import Settings
 from backfill_assets.spark.client import Answer, ask
-from backfill_assets.spark.registration import Endpoint, EngineFolder
+from backfill_assets.spark.registration import ENGINE, Endpoint, EngineFolder
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
 from backfill_assets.spark.start import server_command, server_configuration, server_environment, write_configuration
@@ -86,7 +86,7 @@ def works(server: SparkServer) -> bool:
 
 def java_processes(state: Path) -> list[psutil.Process]:
     """Give the Spark servers of this machine that belong to a state folder, by their command line."""
-    marker = str(state / "spark" / "spark.properties")
+    marker = str(state / ENGINE / "spark.properties")
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []

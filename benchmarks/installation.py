@@ -71,6 +71,7 @@ class Installation:
             "BACKFILL_ASSETS_SOURCES": str(sources),
             "BACKFILL_ASSETS_LEDGER_URL": "",
             "BACKFILL_ASSETS_SPARK_URL": "",
+            "BACKFILL_ASSETS_SPARK_FOLDER": str(state),
             "BACKFILL_ASSETS_DATASETS": str(self.datasets),
             "BACKFILL_ASSETS_CHUNK": "",
             "PYTHONWARNINGS": "ignore",
@@ -170,7 +171,9 @@ class Installation:
         """The Spark server's process."""
         registration = SparkServer(self.settings).folder.read()
         if registration is None:
-            raise BenchmarkError("the Spark server is gone; see server.log in its folder (BACKFILL_ASSETS_SPARK_FOLDER)")
+            raise BenchmarkError(
+                "the Spark server is gone; see server.log in its folder (BACKFILL_ASSETS_SPARK_FOLDER)"
+            )
         return psutil.Process(registration.server.pid)
 
     @property

@@ -118,6 +118,7 @@ class Stage:
             "BACKFILL_ASSETS_STATE": str(state),
             "BACKFILL_ASSETS_DAGSTER_STATE": str(state / "dagster"),
             "BACKFILL_ASSETS_WAREHOUSE": str(state / "warehouse"),
+            "BACKFILL_ASSETS_SPARK_FOLDER": str(state),
             "BACKFILL_ASSETS_SOURCES": str(state / "sources"),
             "BACKFILL_ASSETS_LEDGER_URL": f"sqlite:///{state / 'ledger.db'}",
             "BACKFILL_ASSETS_DATASETS": str(self.datasets),

@@ -23,7 +23,6 @@ from backfill_assets.project.adopted_dataset import draft_of
 from backfill_assets.project.scaffold import Scaffold
 from backfill_assets.release.adopt import LAST_SWEEP
 from backfill_assets.storage.disk import OnDisk
-from backfill_assets.storage.layout import refused_url
 
 Name = Annotated[str, typer.Argument(help="The name of the dataset.")]
 _STOP = (
@@ -102,8 +101,8 @@ def _carry_out(application: Application, name: str, folder: Path | None, reason:
 
 def _folder(application: Application, origin: str) -> Path:
     """The folder of a table, by path or by its name in Spark's catalog."""
-    if reason := refused_url(origin):
-        raise PreconditionError(f"{origin} cannot be adopted; {reason}")
+    if "://" in origin:
+        raise PreconditionError(f"{origin} cannot be adopted: only tables in folders of this machine can; give a path")
     if "/" in origin or os.path.isdir(origin):  # noqa: PTH112  # False, not an error, for a name that is too long
         return Path(origin).absolute()
     if not re.fullmatch(r"\w+(\.\w+){1,2}", origin):

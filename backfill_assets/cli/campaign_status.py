@@ -12,8 +12,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from backfill_assets.application import Application
+from backfill_assets.campaign.gate import Admitted
 from backfill_assets.campaign.plan import Estimate
-from backfill_assets.campaign.state import Action, Admitted, CampaignState
+from backfill_assets.campaign.state import Action, CampaignState
 from backfill_assets.cli.output import as_json, console, say, table
 from backfill_assets.control.approve import needs_approval
 from backfill_assets.control.standing import CampaignStanding

@@ -8,24 +8,11 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Final, Protocol, assert_never
 
+from backfill_assets.campaign.gate import Admitted, Decision, Halts, Traffic, admit, failure_of_spark
 from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.plan import StepKind
 from backfill_assets.campaign.specification import Notice
-from backfill_assets.campaign.state import (
-    BEGINNINGS,
-    CAMPAIGN_TAG,
-    TRIED,
-    WORKING,
-    Action,
-    Admitted,
-    Campaign,
-    Decision,
-    Halts,
-    JournalEntry,
-    Phase,
-    Traffic,
-    admit,
-)
+from backfill_assets.campaign.state import BEGINNINGS, CAMPAIGN_TAG, WORKING, Action, Campaign, JournalEntry, Phase
 from backfill_assets.control.figures import FigureReader
 from backfill_assets.core.canonical import canonical_json, from_json
 from backfill_assets.core.days import ONE_DAY, format_days
@@ -89,7 +76,8 @@ class Gatekeeper(OnWarehouse):
         """What is running now, and what the campaign has used up."""
         now = self.clock.now()
         attempts = self.ledger.attempts(campaign.unit) if campaign.unit else ()
-        begun = [entry.at for entry in self.ledger.journal(campaign.id) if entry.action in BEGINNINGS]
+        journal = self.ledger.journal(campaign.id)
+        begun = [entry.at for entry in journal if entry.action in BEGINNINGS]
         zone = campaign.specification.zone
         midnight = dt.datetime.combine(now.astimezone(zone).date(), dt.time(), zone)
         return Traffic(
@@ -101,6 +89,7 @@ class Gatekeeper(OnWarehouse):
             next_bytes=self._bytes(batch) if batch else 0,
             spent=sum((a.spent(now) for a in attempts), dt.timedelta(0)),
             drift=drift_of(campaign, self.catalog.code),
+            failure=failure_of_spark(journal, (a for a in attempts if a.state is AttemptState.done)),
         )
 
     def _bytes(self, batch: Batch) -> int:
@@ -153,17 +142,32 @@ CONDUCTOR = "the conductor"
 
 
 @dataclass(frozen=True)
-class _Since:
+class Since:
     """The last step of a campaign, whether that is a backfill, and its runs that ended because the gate was closed.
 
-    `refused` is the newest batch that the gate did not let start, or in which Spark failed; then nothing is launched `until` later.
+    `refused` is the newest batch that the gate did not let start, or in which Spark failed.
     """
 
     last: Action | None
     ended: bool
     waits: frozenset[str]
     refused: Batch | None = None
-    until: dt.datetime | None = None
+
+
+def since_launch(journal: Sequence[JournalEntry]) -> Since:
+    """What has happened since the newest backfill was launched or became due."""
+    steps = [entry for entry in journal if entry.action in STEPS | {Action.set}]
+    last = next((e.action for e in reversed(steps) if e.action not in {Action.waits, Action.set}), None)
+    newest = list(takewhile(lambda entry: entry.action in {Action.waits, Action.set}, reversed(steps)))
+    runs = frozenset(str(entry.detail.get("run", "")) for entry in newest if entry.action is Action.waits)
+    # A batch from before the knobs were set would have other days now.
+    waits = takewhile(lambda entry: entry.action is Action.waits, newest)
+    refused = (
+        from_json(Batch, canonical_json(found))
+        for entry in waits
+        if isinstance(found := entry.detail.get(REFUSED), Mapping)
+    )
+    return Since(last, last is Action.backfill, runs, next(refused, None))
 
 
 @dataclass(frozen=True)
@@ -218,7 +222,7 @@ class Conductor(OnWarehouse):
         return tuple(blocker for blocker in blockers if blocker.day in canaries)
 
     def _continue(self, campaign: Campaign) -> str:
-        since = self._since(campaign)
+        since = since_launch(self.ledger.journal(campaign.id))
         # Ask with the refused batch: the budget may be spent only with its bytes, and the next run would end the same way.
         decision = self.gatekeeper.ask(campaign.id, since.refused)
         if self.backfills.active(campaign.id):
@@ -239,8 +243,7 @@ class Conductor(OnWarehouse):
             return self._stop(campaign, why)
         if since.ended and not unpassed:
             return self._stale(campaign, blockers)
-        pauses = since.until is not None and self.clock.now() < since.until
-        return self._launch(campaign, blockers) if isinstance(decision, Admitted) and not pauses else ""
+        return self._launch(campaign, blockers) if isinstance(decision, Admitted) else ""
 
     def _passed(self, campaign: Campaign) -> str:
         match campaign.step.kind:
@@ -323,7 +326,7 @@ class Conductor(OnWarehouse):
             else ""
         )
 
-    def _why_ended(self, campaign: Campaign, unpassed: Sequence[DayBlocker], since: _Since) -> str:
+    def _why_ended(self, campaign: Campaign, unpassed: Sequence[DayBlocker], since: Since) -> str:
         """Why the ended backfill must not be launched again; empty if only the gate was closed."""
         failed = [blocker for blocker in unpassed if blocker.reason is Blocker.failed]
         if failed:
@@ -340,20 +343,6 @@ class Conductor(OnWarehouse):
         reason = f"all days have passed, but inputs, upstreams or published rows of {days} have changed since then"
         self.ledger.note(self._entry(campaign, Action.stale, reason))
         return f"{campaign.id}: {reason}; go on with: backfill resume {campaign.id}"
-
-    def _since(self, campaign: Campaign) -> _Since:
-        """What has happened since the newest backfill was launched or became due."""
-        steps = [e for e in self.ledger.journal(campaign.id) if e.action in STEPS]
-        last = next((e.action for e in reversed(steps) if e.action is not Action.waits), None)
-        waits = list(takewhile(lambda entry: entry.action is Action.waits, reversed(steps)))
-        runs = frozenset(str(entry.detail.get("run", "")) for entry in waits)
-        refused = (
-            from_json(Batch, canonical_json(found))
-            for entry in waits
-            if isinstance(found := entry.detail.get(REFUSED), Mapping)
-        )
-        pauses = [dt.datetime.fromisoformat(str(entry.detail["until"])) for entry in waits if TRIED in entry.detail]
-        return _Since(last, last is Action.backfill, runs, next(refused, None), max(pauses, default=None))
 
     def _entry(self, campaign: Campaign, action: Action, reason: str = "", **detail: object) -> JournalEntry:
         return JournalEntry(campaign.id, self.clock.now(), CONDUCTOR, action, reason, detail)

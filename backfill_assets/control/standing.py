@@ -7,19 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backfill_assets.campaign.approval import Roles
+from backfill_assets.campaign.gate import Decision, Traffic, admit
 from backfill_assets.campaign.load import uncompared
-from backfill_assets.campaign.state import (
-    Action,
-    Campaign,
-    CampaignState,
-    Decision,
-    JournalEntry,
-    Traffic,
-    admit,
-    state_of,
-)
+from backfill_assets.campaign.state import Action, Campaign, CampaignState, JournalEntry, state_of
 from backfill_assets.control.approve import approved, certificates_of, uncertified
-from backfill_assets.control.conductor import STEPS, Gatekeeper
+from backfill_assets.control.conductor import STEPS, Gatekeeper, since_launch
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Attempt, Unit, UnitState
@@ -109,7 +101,8 @@ class Standings(OnWarehouse):
         complete = waits and not blockers
         waiting = approved(self.ledger, unit, evidence, self.roles) if unit is not None and complete else None
         unapproved = waiting.unapproved if waiting is not None else ()
-        traffic, journal = self.gatekeeper.traffic(campaign), self.ledger.journal(campaign_id)
+        journal = self.ledger.journal(campaign_id)
+        traffic = self.gatekeeper.traffic(campaign, since_launch(journal).refused)
         certificates = certificates_of(self.ledger, campaign.unit, evidence)
         steps = [entry.action for entry in journal if entry.action in STEPS]
         at_hand = unit is None or unit.state is UnitState.open

@@ -38,6 +38,25 @@ def commit_name(version: int) -> str:
     return f"{version:020}.json"
 
 
+def read_back(table: Location, version: int, mark: str) -> Location:
+    """The file of a commit that Spark has just made with this mark as its `userMetadata`.
+
+    Raises:
+        StorageError: it is gone, or somebody has written over it; its rows are in no version of the table.
+    """
+    commit = table / LOG / commit_name(version)
+    try:
+        written = next((info.get("userMetadata") for info in actions(commit, "commitInfo")), None)
+    except FileNotFoundError:
+        written = None
+    if written != mark:
+        raise StorageError(
+            f"{table}: Spark committed version {version}, and another commit is there now: another program, or a Spark server that "
+            "asks another ledger, writes this table too. Nothing of this batch counts: end the other writer, and launch again"
+        )
+    return commit
+
+
 def actions(commit: Location, kind: str) -> Iterator[Action]:
     """All actions of one kind in a commit."""
     for line in commit.text().split("\n"):

@@ -22,8 +22,10 @@ from backfill_assets.system import Clock
 
 _log = logging.getLogger(__name__)
 _random = random.SystemRandom()
-DRIVER_WAIT: Final = dt.timedelta(minutes=30)
-"""How long to wait for another Spark driver: it may write a batch of many days."""
+DRIVER_WAIT: Final = dt.timedelta(hours=6)
+"""How long to wait for another Spark driver: longer than any batch of many days takes."""
+_KEPT_LEASES: Final = 10
+_WORTH_A_WORD: Final = dt.timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class _Lease(ABC):
                 taken = self._try(connection, self._silent(seen))
             if isinstance(taken, int):
                 return taken
+            if seen[0] is None and wait > _WORTH_A_WORD:
+                _log.warning("lock %s: waiting for %s", self._name, taken.holder)
             if taken != seen[0]:
                 seen = (taken, time.monotonic())
             left = deadline - time.monotonic()
@@ -164,8 +168,10 @@ class DriverLease(_Lease):
             self._number = connection.execute(insert(drivers).values(new).returning(drivers.c.number)).scalar_one()
         if waits:
             return hold
-        dead = [one.number for one in here if one.until <= now or one in ahead]
-        connection.execute(delete(drivers).where(drivers.c.number.in_(dead), drivers.c.number != self._number))
+        # A session of our own driver that could not renew may still write: its row keeps others out for as long as it is renewed.
+        old = now - _KEPT_LEASES * self._pace.lease
+        dead = [one.number for one in here if one in ahead or one.until <= (old if one.driver == self._driver else now)]
+        connection.execute(delete(drivers).where(drivers.c.number.in_(dead)))
         return self._number
 
     def _set_until(self, token: int, until: dt.datetime | None) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
+from pyspark.sql import SparkSession
 
 from backfill_assets.application import Application
 from backfill_assets.control.conductor import Batch
@@ -96,8 +97,11 @@ def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition
         # In a campaign, days without a file skip the gate and land nothing.
         application.pipeline.require_sources(name)
         new: list[Delivery] = []
-        for spark, batch in in_batches(context, application, Batch(name, days, Layer.raw)):
-            new += application.pipeline.land(spark, name, batch, live=is_live(context)).new
+
+        def land(spark: SparkSession, batch: tuple[dt.date, ...]) -> None:
+            new.extend(application.pipeline.land(spark, name, batch, live=is_live(context)).new)
+
+        in_batches(context, application, Batch(name, days, Layer.raw), land)
         fresh = frozenset(new)
         deliveries = application.ledger.deliveries(name, loaded.dataset.delivery_days(days))
         known = force_by_day(loaded.dataset, deliveries)
@@ -122,8 +126,11 @@ def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefini
     def staging(context: dg.AssetExecutionContext) -> None:
         days = _admitted_days(context, application, loaded)
         rows: dict[dt.date, int] = {}
-        for spark, batch in in_batches(context, application, Batch(name, days, Layer.staging)):
-            rows |= application.pipeline.stage(spark, name, batch, live=is_live(context))
+
+        def stage(spark: SparkSession, batch: tuple[dt.date, ...]) -> None:
+            rows.update(application.pipeline.stage(spark, name, batch, live=is_live(context)))
+
+        in_batches(context, application, Batch(name, days, Layer.staging), stage)
         for day in days:
             metadata: Mapping[str, object] = (
                 {"dagster/row_count": rows[day], "staged": "now"} if day in rows else {"staged": "already up to date"}

@@ -6,7 +6,7 @@ import contextlib
 import datetime as dt
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,19 +17,8 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.application import Application
 from backfill_assets.campaign.execution import Execution
-from backfill_assets.campaign.state import (
-    CAMPAIGN_TAG,
-    PAUSES,
-    TRIED,
-    WORKING,
-    Action,
-    Admitted,
-    Closed,
-    Decision,
-    JournalEntry,
-    Waits,
-    failures_in_a_row,
-)
+from backfill_assets.campaign.gate import PAUSES, TRIED, Admitted, Closed, Decision, Waits, failure_of_spark
+from backfill_assets.campaign.state import CAMPAIGN_TAG, WORKING, Action, JournalEntry
 from backfill_assets.control.conductor import REFUSED, Batch
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.days import format_days, grouped_by_text
@@ -78,9 +67,12 @@ Days = tuple[dt.date, ...]
 
 
 def in_batches(
-    context: dg.AssetExecutionContext, application: Application, batch: Batch
-) -> Iterator[tuple[SparkSession, Days]]:
-    """The days of raw or staging in batches, each admitted and counted by the campaign's gate; without one, all days.
+    context: dg.AssetExecutionContext,
+    application: Application,
+    batch: Batch,
+    work: Callable[[SparkSession, Days], object],
+) -> None:
+    """Do the `work` of raw or staging in batches, each admitted and counted by the campaign's gate; without one, all days.
 
     Days of a campaign that are already done, from the current deliveries, skip the gate: a run that is launched again
     continues where earlier runs ended, however few batches are admitted at a time.
@@ -91,7 +83,7 @@ def in_batches(
     gate, pipeline, days = _gate_of(context, application), application.pipeline, batch.days
     if isinstance(gate, _NoGate):
         with application.session(work_tag(context, batch.layer, batch.dataset), None, context.log.info) as spark:
-            yield spark, days
+            work(spark, days)
         return
     if application.ledger.unit(application.ledger.campaign(gate.campaign).unit).state is not UnitState.open:
         return
@@ -103,9 +95,9 @@ def in_batches(
             continue
         attempt = gate.wait(replace(batch, days=todo))
         with _at_work(context, application, attempt, batch.layer, gate) as spark:
-            yield spark, todo
-            work = Work(bytes_read=attempt.bytes_read, waited=gate.waited, layer=batch.layer)
-            application.ledger.end_attempt(attempt.number, AttemptState.done, work)
+            work(spark, todo)
+            taken = Work(bytes_read=attempt.bytes_read, waited=gate.waited, layer=batch.layer)
+            application.ledger.end_attempt(attempt.number, AttemptState.done, taken)
 
 
 def build(context: dg.AssetExecutionContext, application: Application, unit: Unit, name: str, days: Days) -> Days:
@@ -163,7 +155,7 @@ def _at_work(
         with lease, application.session(tag, gate.execution, context.log.info) as spark:
             yield spark
     except (QueryTimeoutError, ServerLostError) as error:
-        gate.engine_failed(Batch(attempt.dataset, attempt.days, layer), error)
+        gate.engine_failed(attempt, layer, error)
         raise
 
 
@@ -204,7 +196,7 @@ class _NoGate:
                 )
             time.sleep(_OTHER_LOOK_SECONDS)
 
-    def engine_failed(self, batch: Batch, error: EngineError) -> None:
+    def engine_failed(self, attempt: Attempt, layer: Layer, error: EngineError) -> None:
         """Leave it to the run to fail."""
 
     def judged(self, name: str, evidence: Collection[DayEvidence]) -> None:
@@ -279,18 +271,20 @@ class _CampaignGate:
             allow_retries=False,
         )
 
-    def engine_failed(self, batch: Batch, error: EngineError) -> None:
-        """Let the conductor launch the batch again after a pause; if that has not helped, the failure stops the campaign."""
+    def engine_failed(self, attempt: Attempt, layer: Layer, error: EngineError) -> None:
+        """Let the batch begin again after a pause; if that has not helped, the failure stops the campaign."""
         ledger, now = self.application.ledger, self.application.clock.now()
-        journal, unit = ledger.journal(self.campaign), ledger.campaign(self.campaign).unit
-        failures = failures_in_a_row(
-            journal, (a.ended_at for a in ledger.attempts(unit, AttemptState.done) if a.ended_at)
-        )
-        if failures >= len(PAUSES):
+        newest = failure_of_spark(ledger.journal(self.campaign), ledger.attempts(attempt.unit, AttemptState.done))
+        failures = newest.failures if newest is not None else 0
+        # Batches that ran at the same time failed for the same reason: they count once.
+        if newest is None or attempt.started_at > newest.at:
+            failures += 1
+        if failures > len(PAUSES):
             return
-        until = now + PAUSES[failures]
-        reason = f"Spark failed, {failures + 1} of {len(PAUSES)} times in a row; next try at {until:%H:%M} UTC: {error}"
-        detail = {"run": self.context.run_id, "until": until.isoformat(), TRIED: failures + 1, REFUSED: plain(batch)}
+        until = now + PAUSES[failures - 1]
+        reason = f"Spark failed, {failures} of {len(PAUSES)} times in a row; next try at {until:%H:%M} UTC: {error}"
+        batch = plain(Batch(attempt.dataset, attempt.days, layer))
+        detail = {"run": self.context.run_id, "until": until.isoformat(), TRIED: failures, REFUSED: batch}
         ledger.note(JournalEntry(self.campaign, now, "the gate", Action.waits, reason, detail))
 
     def judged(self, name: str, evidence: Collection[DayEvidence]) -> None:

@@ -31,7 +31,7 @@ from backfill_assets.pipeline.land import Landing
 from backfill_assets.pipeline.measure import Neighbours, Sides, measure, measure_upstreams, week_around
 from backfill_assets.pipeline.samples import Samples, columns_behind, failed_days, sample
 from backfill_assets.pipeline.stage import aggregates_deliveries, held_in_staging, rows_in_staging, stage
-from backfill_assets.spark.session import driver_of
+from backfill_assets.pipeline.tables import writing
 from backfill_assets.storage.sources import gone_from_sources
 
 Days = tuple[dt.date, ...]
@@ -68,14 +68,16 @@ class Pipeline(Landing):
         loaded = self.datasets[name]
         if self.outdated_readings(name, loaded.dataset.delivery_days(stale)):
             self.land_what_is_there(spark, name, stale, live=live)
-        (inputs, force), code = self.basis.to_stage(name, stale), loaded.code_version
-        self.require_raw(name, stale, force)
-        with self.ledger.driver(f"{Layer.staging}/{name}", driver_of(spark)):
+        with writing(spark, self.ledger, Layer.staging, name):
+            # Decided when nobody else writes: another driver may have staged these days during the wait.
+            stale = self.days_to_stage(name, stale)
+            (inputs, force), code = self.basis.to_stage(name, stale), loaded.code_version
+            self.require_raw(name, stale, force)
             counts = stage(spark, loaded, self.layout, stale, force)
-        self.ledger.add_staged(
-            StagedDay(name, day, inputs[day], code, found.outside_rows, found.place, found.files)
-            for day, found in counts.items()
-        )
+            self.ledger.add_staged(
+                StagedDay(name, day, inputs[day], code, found.outside_rows, found.place, found.files)
+                for day, found in counts.items()
+            )
         return {day: found.rows for day, found in counts.items()}
 
     def days_to_stage(self, name: str, days: Days) -> Days:

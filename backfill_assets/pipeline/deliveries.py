@@ -13,11 +13,13 @@ from pyspark.sql import SparkSession
 from backfill_assets.core.days import ONE_DAY, day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, Place
 from backfill_assets.core.errors import ArgumentError, SourceError
+from backfill_assets.core.layers import Layer
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import DeliveryStanding, heads, place_of, standings
 from backfill_assets.evidence.basis import published_among
 from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.pipeline.land import land
+from backfill_assets.pipeline.tables import writing
 from backfill_assets.storage.sources import SourceFile, discover
 
 Days = tuple[dt.date, ...]
@@ -156,7 +158,10 @@ class DeliveryCommands:
         who = (Deed.read, self.pipeline.identity.name(), reason)
         ledger.change_deliveries(same, *who)
         read_again = {f.content: _READ_AGAIN for f in files}
-        read = land(spark, loaded, self.pipeline.layout, files, self.pipeline.clock.now(), read_again) if files else ()
+        read: tuple[Delivery, ...] = ()
+        if files:
+            with writing(spark, ledger, Layer.raw, name):
+                read = land(spark, loaded, self.pipeline.layout, files, self.pipeline.clock.now(), read_again)
         return self._done(name, ledger.change_deliveries(read, *who))
 
     def _changed(self, name: str, chosen: Chosen, wanted: Sequence[Delivery], how: tuple[Deed, str]) -> Done:

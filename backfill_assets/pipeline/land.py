@@ -27,23 +27,22 @@ from backfill_assets.dataset.deliveries import (
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.delta.opening import is_table, table_at
-from backfill_assets.delta.reading import files_of_days, rows_by_day
+from backfill_assets.delta.reading import files_of_days
 from backfill_assets.delta.shadows import keep, kept
-from backfill_assets.evidence.inputs import lost_days
 from backfill_assets.extracts.take import Extracts
 from backfill_assets.pipeline.formats import Found, delivered_rows, require_columns
 from backfill_assets.pipeline.raw_table import (
     DELIVERY_DAY,
     NOTHING_READ,
     Counts,
+    lost_from_raw,
     measured_rows,
     read_again,
     require_known,
     require_layout,
     rows_in_raw,
 )
-from backfill_assets.pipeline.tables import days_condition, literal, read_table, renamed, replace_where
-from backfill_assets.spark.session import driver_of
+from backfill_assets.pipeline.tables import days_condition, literal, read_table, renamed, replace_where, writing
 from backfill_assets.storage.disk import sha256_of, size_of
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
@@ -120,13 +119,6 @@ def _is_still(file: SourceFile) -> bool:
         return size_of(file.file) == file.size and sha256_of(file.file) == file.fingerprint
     except OSError:
         return False
-
-
-def lost_from_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> frozenset[dt.date]:
-    """The delivery days for which raw has fewer rows than were landed; reads only raw's log."""
-    deliveries, path = tuple(known), layout.raw_path(loaded.name)
-    days = {delivery.day for delivery in deliveries if delivery.rows}
-    return lost_days(deliveries, rows_by_day(path, DELIVERY_DAY, days) if days and is_table(path) else {})
 
 
 def require_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> None:
@@ -242,7 +234,7 @@ class Landing(OnWarehouse):
         rows = {d.content: d.rows if d.landings else sys.maxsize for d in known}
         landed: tuple[Delivery, ...] = ()
         if files:
-            with self.ledger.driver(f"{Layer.raw}/{name}", driver_of(spark)):
+            with writing(spark, self.ledger, Layer.raw, name):
                 landed = land(spark, loaded, self.layout, files, self.clock.now(), rows)
         seen = {place: one.order for place, one in last.items()}
         self.ledger.add_deliveries(in_order(loaded.dataset, landed), seen)

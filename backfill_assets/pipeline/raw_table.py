@@ -23,7 +23,7 @@ from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.dataset.sources import NamedBy, Source, Undeclared
 from backfill_assets.delta.opening import is_table, table_at
 from backfill_assets.delta.reading import files_of_days, rows_by_day
-from backfill_assets.evidence.inputs import surplus_days
+from backfill_assets.evidence.inputs import lost_days, surplus_days
 from backfill_assets.pipeline.formats import FORM, INGESTED, cells_of, headers_of, raw_schema
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, NAMES, typed_rows
 from backfill_assets.pipeline.tables import declared_type, read_days, source_rows, spark_type, struct_of
@@ -222,6 +222,13 @@ def rows_in_raw(path: Location, days: Collection[dt.date], form: str | None = No
         if form is None or kind.get(FORM) == form:
             found[content] += rows
     return found
+
+
+def lost_from_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> frozenset[dt.date]:
+    """The delivery days for which raw has fewer rows than were landed; reads only raw's log."""
+    deliveries, path = tuple(known), layout.raw_path(loaded.name)
+    days = {delivery.day for delivery in deliveries if delivery.rows}
+    return lost_days(deliveries, rows_by_day(path, DELIVERY_DAY, days) if days and is_table(path) else {})
 
 
 def times_in_raw(path: Location, days: Collection[dt.date]) -> Mapping[FileContent, dt.datetime]:

@@ -27,8 +27,17 @@ from backfill_assets.pipeline.parse import CORRUPT
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, ORDER, read_in_force
 from backfill_assets.pipeline.reads import aggregates
 from backfill_assets.pipeline.run_models import empty_tables, reference_tables, run_model
-from backfill_assets.pipeline.tables import declared_type, in_days, is_true, read_table, renamed, struct_of, write_days
-from backfill_assets.spark.session import driver_of, room_for
+from backfill_assets.pipeline.tables import (
+    declared_type,
+    in_days,
+    is_true,
+    read_table,
+    renamed,
+    struct_of,
+    write_days,
+    writing,
+)
+from backfill_assets.spark.session import room_for
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
 
@@ -189,7 +198,7 @@ def vacuum_staging(
     if not any(old.values()):
         return 0
     # Through Spark, the table's only writer; delta-rs only listed the files.
-    with opened() as spark, ledger.driver(f"{Layer.staging}/{loaded.name}", driver_of(spark)):
+    with opened() as spark, writing(spark, ledger, Layer.staging, loaded.name):
         for path in (path for path, files in old.items() if files):
             quoted = path.for_spark.replace("`", "``")
             spark.sql(f"VACUUM delta.`{quoted}` RETAIN {_WEEK} HOURS")

@@ -22,12 +22,14 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import runs_of_days
-from backfill_assets.core.errors import BackfillError, SourceError, StorageError
+from backfill_assets.core.errors import BackfillError, SourceError
+from backfill_assets.core.layers import Layer
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.opening import LOG, actions, commit_name, is_table
+from backfill_assets.delta.opening import actions, is_table, read_back
 from backfill_assets.evidence.known_deliveries import source_key, table_of
-from backfill_assets.spark.session import is_of_data, room_for
+from backfill_assets.ledger.open import Ledger
+from backfill_assets.spark.session import driver_of, is_of_data, room_for
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
 
@@ -240,26 +242,12 @@ def replace_where(frame: DataFrame, path: Location, partition: str, condition: s
     with room_for(str(path)):
         retried(write)
     made = settings.get(_LAST_COMMIT, None)
-    return None if made is None else _read_back(path, int(made), mark)
+    return None if made is None else read_back(path, int(made), mark)
 
 
-def _read_back(path: Location, version: int, mark: str) -> Location:
-    """The file of a commit that Spark has just made.
-
-    Raises:
-        StorageError: it is gone, or somebody has written over it; its rows are in no version of the table.
-    """
-    commit = path / LOG / commit_name(version)
-    try:
-        written = next((info.get("userMetadata") for info in actions(commit, "commitInfo")), None)
-    except FileNotFoundError:
-        written = None
-    if written != mark:
-        raise StorageError(
-            f"{path}: Spark committed version {version}, and another commit is there now: another program, or a Spark server that "
-            "asks another ledger, writes this table too. Nothing of this batch counts: end the other writer, and launch again"
-        )
-    return commit
+def writing(spark: SparkSession, ledger: Ledger, layer: Layer, dataset: str) -> AbstractContextManager[int]:
+    """A session's lease on the raw or staging table of a dataset: other Spark drivers wait, see `Ledger.driver`."""
+    return ledger.driver(f"{layer}/{dataset}", driver_of(spark))
 
 
 def retried(write: Callable[[], None]) -> None:

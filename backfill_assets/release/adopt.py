@@ -121,7 +121,7 @@ class Adoption(OnWarehouse):
                     f"{name} has releases of another table, the newest is {known[0].manifest.release}, and they would count for "
                     f"days of {folder}; adopt it under another name"
                 )
-            take_warehouse(self.layout.warehouse, self.ledger.id, self.ledger.name)
+            take_warehouse(self.layout, self.ledger.id, self.ledger.name)
             take(self.layout, name, folder)
         self.checkpoint("take")
         with self._settled(name):

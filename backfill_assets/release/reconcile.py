@@ -15,6 +15,7 @@ from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.release.finish import After, Finisher, no_after, publish_locks, unit_or_none
+from backfill_assets.storage.owner import require_owner
 from backfill_assets.warehouse import OnWarehouse
 
 
@@ -96,7 +97,9 @@ class Reconcile(OnWarehouse):
 
         Raises:
             LedgerError: a lock is not free within `wait`; names its holder.
+            LayoutError: the tables belong to another ledger by now.
         """
+        require_owner(self.layout, self.ledger.id, self.ledger.name)
         self.settle(datasets, wait)
         self._catch_up(datasets, wait)
         with publish_locks(self.ledger, locked, wait):

@@ -146,6 +146,10 @@ class Registration(BaseModel):
         return Endpoint.local(self.port, self.token)
 
 
+ENGINE: Final = "backfill_spark"
+"""The folder of the embedded server, in the one that the settings name; whatever else is there is not touched."""
+
+
 class EngineFolder:
     """The folder of an embedded server; only its user may read it, because it holds the token."""
 

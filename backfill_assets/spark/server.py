@@ -12,7 +12,7 @@ from pathlib import Path
 from backfill_assets.core.errors import EngineError, ForeignServerError
 from backfill_assets.settings import Settings
 from backfill_assets.spark.client import Answer, ask
-from backfill_assets.spark.registration import Endpoint, EngineFolder, Registration
+from backfill_assets.spark.registration import ENGINE, Endpoint, EngineFolder, Registration
 from backfill_assets.spark.start import (
     downloads_alone,
     packages_of,
@@ -52,7 +52,7 @@ class SparkServer:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.folder = EngineFolder(settings.spark_folder)
+        self.folder = EngineFolder(settings.spark_folder / ENGINE)
 
     def ensure(self, say: Callable[[str], object] = lambda _: None) -> Endpoint:
         """The endpoint of the running server; starts the embedded one if none runs, and says so before.
@@ -92,8 +92,9 @@ class SparkServer:
     def obstacle(self) -> str:
         """Why this process cannot use a server now, such as a registration of another host; or empty. Starts none."""
         try:
-            if self._settings.spark_url is None:
-                self._own()
+            registration = self._own() if self._settings.spark_url is None else None
+            if registration is not None and registration.server.find() is not None:
+                self._require_store(registration)
         except EngineError as error:
             return str(error)
         return ""

@@ -47,7 +47,9 @@ def is_of_data(error: PySparkException) -> bool:
 
 def driver_of(session: SparkSession) -> str:
     """The name of the Spark driver behind a session, unlike that of every other one: a table has one writing driver at a time."""
-    return f"{session.conf.get('spark.app.id')} on {session.conf.get('spark.driver.host')}"
+    # An embedded server's id is only the time of its start, and its address that of every host; its port is random.
+    parts = (session.conf.get(f"spark.{name}", "") or "" for name in ("app.id", "driver.host", "driver.port"))
+    return " ".join(parts).strip() or cast("ConnectSession", session).session_id
 
 
 @contextmanager

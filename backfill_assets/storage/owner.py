@@ -10,6 +10,8 @@ from typing import Final
 
 from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.errors import LayoutError, StorageError
+from backfill_assets.core.layers import Layer
+from backfill_assets.storage.layout import RELEASES, Layout
 from backfill_assets.storage.location import Location, remove_all
 
 OWNER_FILE: Final = "_owner"
@@ -18,25 +20,33 @@ _RACES: Final = 8
 _SHOWN: Final = 200
 
 
-def require_owner(warehouse: Location, ledger: str, name: str) -> None:
+def require_owner(layout: Layout, ledger: str, name: str) -> None:
     """Refuse a warehouse of another ledger; `ledger` is the id of ours, and `name` the place of its database for messages.
 
     Raises:
         LayoutError: names the other ledger, and the file to remove if that is gone.
     """
-    if (found := _owner(warehouse)) is not None:
-        _compare(warehouse, found, ledger, name)
+    if (found := _owner(layout.warehouse)) is not None:
+        _compare(layout.warehouse, found, ledger, name)
 
 
-def take_warehouse(warehouse: Location, ledger: str, name: str) -> None:
+def take_warehouse(layout: Layout, ledger: str, name: str, *, is_new: bool = False) -> None:
     """Make a warehouse without an owner the ledger's own; the first of two ledgers wins.
 
+    A ledger that `is_new`, which knows no release, does not get a warehouse with releases.
+
     Raises:
-        LayoutError: it belongs to another ledger.
+        LayoutError: it belongs to another ledger, or is that of a ledger that is lost or elsewhere.
         StorageError: its place does not keep two writers apart, cannot be reached, or may not be written to.
     """
+    warehouse = layout.warehouse
     found = _owner(warehouse)
     if found is None:
+        if is_new and next((warehouse / Layer.published).fitting(f"*/{RELEASES}"), None) is not None:
+            raise LayoutError(
+                f"{warehouse} has releases, and {name} knows none: if another ledger has them, name it in "
+                "BACKFILL_ASSETS_LEDGER_URL; if that one is lost or was moved: backfill reconcile"
+            )
         warehouse.make_folder()
         if warehouse.storage_options is not None:
             require_one_winner(warehouse)

@@ -17,7 +17,7 @@ _FOLDER = Path(__file__).parent
 
 @pytest.fixture(scope="session")
 def lab(spark_server: SparkServer) -> Lab:
-    return shared_lab(spark_server.folder.root)
+    return shared_lab(spark_server.folder.root.parent)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

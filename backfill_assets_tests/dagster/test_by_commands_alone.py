@@ -33,7 +33,7 @@ _LAUNCH = re.compile(r"^# launch (\S+)$", re.MULTILINE)
 
 @pytest.fixture
 def shop(tmp_path: Path, spark_server: SparkServer) -> Shop:
-    return Shop(tmp_path, spark_server.folder.root)
+    return Shop(tmp_path, spark_server.folder.root.parent)
 
 
 def test_a_supplier_who_sends_corrects_and_takes_back(shop: Shop) -> None:

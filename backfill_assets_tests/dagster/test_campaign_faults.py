@@ -48,7 +48,7 @@ Days = tuple[dt.date, ...]
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """An installation with a Spark server of its own: server and daemon are killed, and other tests go on."""
     root = tmp_path_factory.mktemp("faults")
-    made = Lab(root, root / "spark", variables={"BACKFILL_ASSETS_SPARK_MEMORY": "1g"})
+    made = Lab(root, root / "state", variables={"BACKFILL_ASSETS_SPARK_MEMORY": "1g"})
     # The run limits as shipped: a slot is kept for live runs.
     made.set_up({DATASET: "tickets"}, run_limits={})
     made.edit_model(DATASET, "fact.sql", "SELECT day, ticket, amount", f"SELECT day, ticket, {SLOW}")

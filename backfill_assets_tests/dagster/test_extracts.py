@@ -44,7 +44,7 @@ def database() -> Iterator[Engine]:
 def test_two_days_of_a_database_are_released_by_one_launch(
     database: Engine, tmp_path: Path, spark_server: SparkServer
 ) -> None:
-    shop = Shop(tmp_path, spark_server.folder.root)
+    shop = Shop(tmp_path, spark_server.folder.root.parent)
     shop.describe("web_orders", SOURCE)
     run(database, f"INSERT INTO orders VALUES (1, '{D1} 00:00Z', 5), (2, '{D1} 23:59:59Z', 5), (3, '{D2} 00:00Z', 5)")
     refuses(
@@ -162,7 +162,7 @@ def test_two_million_rows_are_backfilled_beside_a_live_day_and_a_killed_worker_c
 ) -> None:
     run(database, FILL)
     run(database, "CREATE INDEX orders_at ON orders (at)")
-    shop = Shop(tmp_path, spark_server.folder.root)
+    shop = Shop(tmp_path, spark_server.folder.root.parent)
     amount = {"amount": {"type": "decimal(12,2)"}}
     shop.describe(NAME, SALES, start=str(FIRST), end=None, columns=amount)
     backfill = (

@@ -51,7 +51,7 @@ def lab(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactory) -> 
     root = tmp_path_factory.mktemp("twice")
     # No worker dies here: one that waits on a busy machine must not count as dead.
     own = {HOLD_VARIABLE: str(root / "gates"), "PYTHONPATH": str(ROOT), "BACKFILL_ASSETS_LEASE": "60s"}
-    made = Lab(root, spark_server.folder.root, variables=own)
+    made = Lab(root, spark_server.folder.root.parent, variables=own)
     made.module = MODULE
     made.set_up({DATASET: "tickets"}, run_limits={})
     config = yaml.safe_load((made.home / "dagster.yaml").read_text(encoding="utf-8"))

@@ -29,7 +29,7 @@ LIMITS: dict[str, dict[str, Any]] = {
 @pytest.fixture(params=LIMITS)
 def lab(request: pytest.FixtureRequest, spark_server: SparkServer, tmp_path: Path) -> Iterator[Lab]:
     """An installation of its own; all share the session's warehouse, so each has another dataset."""
-    lab = Lab(tmp_path, spark_server.folder.root)
+    lab = Lab(tmp_path, spark_server.folder.root.parent)
     lab.set_up({f"{DATASET}_{request.param}": "tickets"}, run_limits=LIMITS[request.param])
     with started(lab):
         yield lab

@@ -31,7 +31,7 @@ def urls() -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def lab(urls: dict[str, str], spark_server: SparkServer, tmp_path: Path) -> Iterator[Lab]:
-    lab = Lab(tmp_path, spark_server.folder.root, CONFIG, urls)
+    lab = Lab(tmp_path, spark_server.folder.root.parent, CONFIG, urls)
     lab.set_up({DATASET: "tickets"})
     with started(lab):
         yield lab

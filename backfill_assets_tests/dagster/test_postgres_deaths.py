@@ -52,7 +52,7 @@ def lab(urls: dict[str, str], spark_server: SparkServer, tmp_path_factory: pytes
     """An installation with everything on Postgres and the run limits as shipped, whose workers have gates."""
     root = tmp_path_factory.mktemp("postgres_deaths")
     gates = {HOLD_VARIABLE: str(root / "gates"), "PYTHONPATH": str(ROOT)}
-    made = Lab(root, spark_server.folder.root, CONFIG, {**urls, **gates})
+    made = Lab(root, spark_server.folder.root.parent, CONFIG, {**urls, **gates})
     made.module = ("-m", "backfill_assets_tests.dagster.held_definitions")
     made.set_up({DATASET: "tickets"}, run_limits={})
     (root / "gates").mkdir()

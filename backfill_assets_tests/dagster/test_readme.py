@@ -21,7 +21,7 @@ def test_the_readme_alone_leads_to_a_published_dataset_outside_of_the_project(
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("BACKFILL_", "DAGSTER_"))}
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
     # The reader's own server would also work; a second JVM would only be slow.
-    environ["BACKFILL_ASSETS_SPARK_FOLDER"] = str(spark_server.folder.root)
+    environ["BACKFILL_ASSETS_SPARK_FOLDER"] = str(spark_server.folder.root.parent)
 
     def typed(commands: str, **more: str) -> subprocess.CompletedProcess[str]:
         words = ["bash", "-euc", commands]

@@ -59,7 +59,7 @@ Days = tuple[dt.date, ...]
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """An installation with a Spark server of its own, in which all days are published and will be corrected."""
     root = tmp_path_factory.mktemp("servers")
-    made = Lab(root, root / "spark", variables={"BACKFILL_ASSETS_SPARK_MEMORY": "1g"})
+    made = Lab(root, root / "state", variables={"BACKFILL_ASSETS_SPARK_MEMORY": "1g"})
     made.set_up({DATASET: "tickets"}, run_limits={"max_concurrent_runs": 1, "tag_concurrency_limits": []})
     # The model makes as many rows of a delivered one as its ticket says.
     made.edit_model(DATASET, "staging.sql", "ticket, amount", "explode(sequence(1L, ticket)) AS ticket, amount")

@@ -38,7 +38,7 @@ def lab(spark_server: SparkServer, tmp_path_factory: pytest.TempPathFactory) -> 
     """An installation of its own, whose code location has gates."""
     root = tmp_path_factory.mktemp("deaths")
     gates = {HOLD_VARIABLE: str(root / "gates"), "PYTHONPATH": str(ROOT)}
-    made = Lab(root, spark_server.folder.root, variables=gates)
+    made = Lab(root, spark_server.folder.root.parent, variables=gates)
     made.module = ("-m", "backfill_assets_tests.dagster.held_definitions")
     made.set_up({DATASET: "tickets"})
     (root / "gates").mkdir()

@@ -24,7 +24,7 @@ _TERMINATE = "mutation Stop($run: String!) { terminateRun(runId: $run) { __typen
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """An installation with a Spark server of its own: its CPU shows whether it is working."""
     root = tmp_path_factory.mktemp("workers")
-    made = Lab(root, root / "spark", variables={"BACKFILL_ASSETS_SPARK_MEMORY": "1g"})
+    made = Lab(root, root / "state", variables={"BACKFILL_ASSETS_SPARK_MEMORY": "1g"})
     made.set_up({DATASET: DATASET})
     with started_alone(made):
         yield made

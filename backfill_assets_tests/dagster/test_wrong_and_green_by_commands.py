@@ -69,7 +69,7 @@ time.time = lambda: true_time() + ten_years.total_seconds()
 
 @pytest.fixture
 def shop(tmp_path: Path, spark_server: SparkServer) -> Shop:
-    shop = Shop(tmp_path, spark_server.folder.root)
+    shop = Shop(tmp_path, spark_server.folder.root.parent)
     # Where the runs are stored that the sensor checks.
     home = shop.write("home/dagster.yaml", "telemetry: {enabled: false}\n").parent
     shop.environ["DAGSTER_HOME"] = str(home)
@@ -113,7 +113,7 @@ def test_a_clock_that_was_ahead_dates_no_later_release_and_hides_no_late_row(sho
 
 
 def test_another_process_on_the_host_cannot_stop_the_work_of_a_server_and_the_status_is_right(tmp_path: Path) -> None:
-    shop = Shop(tmp_path, tmp_path / "spark")
+    shop = Shop(tmp_path, tmp_path / ".state")
     shop.describe("any", OF_ID)
     with shop.observed(BACKFILL_ASSETS_SPARK_MEMORY="1g"):
         started = done(shop.run("backfill", "spark", "start"))

@@ -10,9 +10,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from backfill_assets.campaign.gate import Admitted
 from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset, steps
 from backfill_assets.campaign.specification import Notice, Specification
-from backfill_assets.campaign.state import Action, Admitted, Campaign, JournalEntry, Knobs, Phase
+from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.control.approve import Approved, Approving, approved, current_evidence
 from backfill_assets.control.commands import Control
 from backfill_assets.control.conductor import Batch, Conductor, Gatekeeper

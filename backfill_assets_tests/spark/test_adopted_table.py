@@ -205,7 +205,11 @@ def test_a_rule_of_the_table_that_the_new_rows_break_keeps_the_days_from_being_r
 def test_a_table_may_be_named_as_in_the_catalog_of_spark(
     lake: Path, spark: SparkSession, spark_server: SparkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = {"DATASETS": str(tmp_path / "datasets"), "LEDGER_URL": f"sqlite:///{tmp_path / 'ledger.db'}"}
+    own = {
+        "DATASETS": str(tmp_path / "datasets"),
+        "LEDGER_URL": f"sqlite:///{tmp_path / 'ledger.db'}",
+        "WAREHOUSE": str(tmp_path / "warehouse"),
+    }
     environ = engine_environment(spark_server.folder.root.parent)
     for name, value in (environ | {f"BACKFILL_ASSETS_{name}": value for name, value in own.items()}).items():
         monkeypatch.setenv(name, value)

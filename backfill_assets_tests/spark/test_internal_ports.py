@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from backfill_assets.cli.app import app
 from backfill_assets.settings import Settings
-from backfill_assets.spark.registration import Endpoint, EngineFolder, ProcessRef, Registration
+from backfill_assets.spark.registration import Endpoint, ProcessRef, Registration
 from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.engine import engine_environment, engine_settings, foreign_server
 
@@ -59,7 +59,8 @@ def test_another_process_on_the_host_cannot_stop_the_work_of_a_server(
 
 
 def test_a_server_that_runs_no_task_is_reported_as_not_working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, home = engine_settings(tmp_path), EngineFolder(tmp_path / "spark")
+    settings = engine_settings(tmp_path)
+    home = SparkServer(settings).folder
     with foreign_server(settings, tmp_path / "open", OPEN) as url:
         endpoint = Endpoint.remote(url)
         assert endpoint.port is not None

@@ -19,7 +19,7 @@ from backfill_assets_tests.unit.delta.test_readers import AFTER, BEFORE, MARCH, 
 def flights(
     spark_server: SparkServer, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Flights]:
-    flights = Flights(tmp_path_factory.mktemp("readers"), spark_server.folder.root)
+    flights = Flights(tmp_path_factory.mktemp("readers"), spark_server.folder.root.parent)
     correct(flights)
     yield flights
     spark.sql("DROP VIEW IF EXISTS published.flights")

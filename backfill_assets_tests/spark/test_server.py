@@ -176,6 +176,8 @@ def test_the_server_is_set_up_for_delta_and_small_machines(spark_settings: Setti
         spark.range(3).write.format("delta").saveAsTable("set_up")
         detail = spark.sql("DESCRIBE DETAIL set_up").collect()[0]
         assert detail.format == "delta"
-        assert Path(detail.location.removeprefix("file:")) == spark_settings.spark_folder / "tables" / "set_up"
+        assert (
+            Path(detail.location.removeprefix("file:")) == SparkServer(spark_settings).folder.root / "tables" / "set_up"
+        )
         spark.sql("DROP TABLE set_up")
-    assert (spark_settings.spark_folder / "metastore").is_dir()
+    assert (SparkServer(spark_settings).folder.root / "metastore").is_dir()

@@ -45,7 +45,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def lab(chromium: str, spark_server: SparkServer) -> Lab:
-    return shared_lab(spark_server.folder.root)
+    return shared_lab(spark_server.folder.root.parent)
 
 
 # Not for the entire session: while Playwright runs, no other test of this process could run an event loop.

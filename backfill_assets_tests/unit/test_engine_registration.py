@@ -39,7 +39,7 @@ def _registration(server: ProcessRef, host: str | None = None) -> Registration:
 
 
 def _folder(settings: Settings) -> EngineFolder:
-    folder = EngineFolder(settings.spark_folder)
+    folder = SparkServer(settings).folder
     folder.root.mkdir(parents=True)
     return folder
 
@@ -112,7 +112,7 @@ def test_a_damaged_registration_is_refused_without_showing_its_token(settings: S
 
 def test_looking_at_the_status_creates_nothing(settings: Settings) -> None:
     assert SparkServer(settings).status().state is ServerState.STOPPED
-    assert not settings.spark_folder.exists()
+    assert not SparkServer(settings).folder.root.exists()
 
 
 def test_a_dead_server_counts_as_stopped_and_stopping_it_clears_the_registration(settings: Settings) -> None:
@@ -146,7 +146,7 @@ def test_the_token_is_in_a_private_file_and_not_on_the_command_line(settings: Se
 
 def test_variables_for_another_spark_do_not_reach_the_server(settings: Settings) -> None:
     given = {"SPARK_HOME": "/opt/spark3", "SPARK_REMOTE": "sc://x", "PYSPARK_PYTHON": "p", "HOME": "/elsewhere"}
-    environ = server_environment(given, EngineFolder(settings.spark_folder))
+    environ = server_environment(given, SparkServer(settings).folder)
     assert environ["HOME"] == "/elsewhere"
     assert environ["SPARK_HOME"].endswith("pyspark")
     assert not {"SPARK_REMOTE", "PYSPARK_PYTHON"} & environ.keys()

@@ -27,7 +27,8 @@ from pyspark.sql.connect.proto.base_pb2_grpc import add_SparkConnectServiceServi
 
 from backfill_assets.core.errors import ServerLostError, SessionTakenOverError, StorageError
 from backfill_assets.settings import Settings
-from backfill_assets.spark.registration import EngineFolder, ProcessRef, Registration
+from backfill_assets.spark.registration import ProcessRef, Registration
+from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
 
 _CODES = grpc.StatusCode
@@ -86,7 +87,7 @@ def remote(port: int, tmp_path: Path) -> Settings:
 def embedded(port: int, tmp_path: Path) -> Iterator[Settings]:
     """The server is registered as the warehouse's own, with a process in place of it and its watcher."""
     settings = Settings.from_env({"BACKFILL_ASSETS_STATE": str(tmp_path)})
-    folder = EngineFolder(settings.spark_folder)
+    folder = SparkServer(settings).folder
     folder.root.mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
         own = ProcessRef.of(process.pid)

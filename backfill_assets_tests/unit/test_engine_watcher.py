@@ -165,7 +165,9 @@ def watcher(server: _Server) -> Iterator[_Watcher]:
 
 def test_the_program_stops_a_server_after_its_idle_time_and_forgets_its_token(server: _Server) -> None:
     server.asked_to("listen")
-    settings = Settings.from_env({"BACKFILL_ASSETS_SPARK_FOLDER": str(server.root), "BACKFILL_ASSETS_SPARK_IDLE": "1s"})
+    settings = Settings.from_env(
+        {"BACKFILL_ASSETS_SPARK_FOLDER": str(server.root.parent), "BACKFILL_ASSETS_SPARK_IDLE": "1s"}
+    )
     watched = start_watcher(settings, server, server.registered)
     assert server.process.wait(90) == -signal.SIGTERM
     wait_for(lambda: watched.watcher is not None and watched.watcher.find() is None, "the watcher ends", every=0.05)

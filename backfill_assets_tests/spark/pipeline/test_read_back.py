@@ -56,6 +56,7 @@ def test_a_commit_that_is_no_longer_there_is_refused_and_made_again(
 
 
 def test_each_session_of_a_server_has_the_same_driver(kit: Kit, spark_settings: Settings) -> None:
+    kit.dataset()
     application = OnTheTestServer(kit.settings, spark_settings)
     with application.session("one") as one, application.session("two") as two:
         assert driver_of(one) == driver_of(two) == driver_of(kit.spark)
@@ -74,7 +75,7 @@ def test_landing_and_staging_wait_for_another_driver_at_their_table_only(kit: Ki
         done.set()
 
     work = threading.Thread(target=build, daemon=True)
-    with application.ledger.driver("staging/trips", "app-2 on another host"):
+    with application.ledger.driver("staging/trips", "app-2 elsewhere 7077"):
         work.start()
         wait_for(lambda: application.ledger.deliveries("trips", (D1,)) != (), "the file to land", 120)
         assert not done.wait(3)

@@ -9,18 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.campaign.state import (
-    WORKING,
-    Admitted,
-    Campaign,
-    Closed,
-    Decision,
-    Halts,
-    Phase,
-    Traffic,
-    Waits,
-    admit,
-)
+from backfill_assets.campaign.gate import Admitted, Closed, Decision, Halts, Traffic, Waits, admit
+from backfill_assets.campaign.state import WORKING, Campaign, Phase
 from backfill_assets_tests.unit.ledger.campaign_samples import a_campaign, a_specification
 
 # Noon in Berlin, far from the blackout window of the specification (07:00-09:30).

@@ -179,7 +179,7 @@ def test_a_draft_overwrites_nothing_and_a_dry_run_writes_nothing(run: Run, lake:
         (("--from", "lake/orders", "--key", "order_id,total"), r"--key names total"),
         (
             ("--from", "s3://lake/orders", "--key", "order_id"),
-            r"s3://lake/orders cannot be adopted; it is an object store",
+            r"s3://lake/orders cannot be adopted: only tables in folders",
         ),
         (("--again",), r"needs a --reason"),
         (("--again", "--from", "lake/orders", "--reason", "x"), r"no --from"),

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from backfill_assets.campaign.gate import Admitted, Halts, Waits
 from backfill_assets.campaign.specification import Notice
-from backfill_assets.campaign.state import Action, Admitted, CampaignState, Halts, JournalEntry, Knobs, Phase, Waits
+from backfill_assets.campaign.state import Action, CampaignState, JournalEntry, Knobs, Phase
 from backfill_assets.control.conductor import Batch
 from backfill_assets.core.errors import CampaignError, ClaimedDaysError
 from backfill_assets.core.unit import UNIT_TAG, Attempt, AttemptState, UnitState

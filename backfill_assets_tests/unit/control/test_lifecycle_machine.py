@@ -21,17 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from backfill_assets.campaign.state import (
-    WORKING,
-    Action,
-    CampaignState,
-    Halts,
-    JournalEntry,
-    Knobs,
-    Phase,
-    Waits,
-    state_of,
-)
+from backfill_assets.campaign.gate import Halts, Waits
+from backfill_assets.campaign.state import WORKING, Action, CampaignState, JournalEntry, Knobs, Phase, state_of
 from backfill_assets.control.conductor import STEPS, BackfillRequest, Batch
 from backfill_assets.core.errors import BackfillError, HeldDaysError, RollbackError
 from backfill_assets.core.unit import Attempt, LateData, Unit, UnitState

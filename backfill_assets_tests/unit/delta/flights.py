@@ -30,7 +30,7 @@ class Flights:
     """Publishes departures release by release, like the use cases, but with shadows written by delta-rs."""
 
     def __init__(self, folder: Path, spark_folder: Path | None = None) -> None:
-        spark = str(spark_folder or folder / "spark")
+        spark = str(spark_folder or folder)
         self.environ = {"BACKFILL_ASSETS_STATE": str(folder), "BACKFILL_ASSETS_SPARK_FOLDER": spark}
         copy_empty_ledger(folder / "ledger.db")
         self.application = Application(Settings.from_env(self.environ))

@@ -154,7 +154,8 @@ def test_the_filled_ledger_holds_something_in_every_table(filled: Ledger) -> Non
         }
     assert counted.keys() >= {"campaigns", "campaign_journal", "approvals", "approval_days"}
     assert counted.keys() >= {"comparisons", "certificates"}
-    assert [name for name, rows in counted.items() if not rows] == []
+    # Nobody writes a table through Spark now.
+    assert [name for name, rows in counted.items() if not rows] == ["drivers"]
 
 
 @pytest.mark.faults

@@ -14,11 +14,13 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 
+from backfill_assets.campaign.gate import Waits
 from backfill_assets.campaign.specification import Notice
 from backfill_assets.campaign.state import CAMPAIGN_TAG, Action, CampaignState, Phase
 from backfill_assets.control.conductor import Batch
 from backfill_assets.core.errors import EngineError, JavaError, QueryTimeoutError, ServerLostError
 from backfill_assets.core.evidence import DayEvidence
+from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import Attempt, AttemptState, Unit
 from backfill_assets.orchestration import batches
 from backfill_assets.orchestration.batches import build, in_batches
@@ -80,6 +82,13 @@ class Runs:
         )
         self.outage: EngineError | None = None
 
+    def fails(self, attempt: Attempt, error: EngineError) -> None:
+        """Spark fails in a batch, which is one of several that run at the same time."""
+        run = SimpleNamespace(tags={CAMPAIGN_TAG: NAME})
+        context = cast("dg.AssetExecutionContext", SimpleNamespace(run_id="run_x", run=run, instance=None))
+        batches._gate_of(context, self.application).engine_failed(attempt, Layer.shadow, error)  # noqa: SLF001
+        self.world.ledger.end_attempt(attempt.number, AttemptState.failed)
+
     @contextmanager
     def _session(self, *_: object) -> Iterator[None]:
         if self.outage is not None:
@@ -100,8 +109,9 @@ class Runs:
         }
         try:
             for layer, note in done.items():
-                for _, batch in in_batches(context, self.application, Batch("sales", days, layer)):
-                    note(batch)
+                in_batches(
+                    context, self.application, Batch("sales", days, layer), lambda _, batch, note=note: note(batch)
+                )
             build(context, self.application, unit, "sales", days)
         except dg.Failure as failure:
             world.scheduler.failed_run, world.scheduler.failed_of = run.run_id, str(failure.description)
@@ -215,6 +225,9 @@ def test_a_campaign_waits_for_midnight_if_the_bytes_of_the_day_are_used_up(
     for _ in range(3):
         assert world.conduct() == ""
     assert (world.phase(), len(world.scheduler.requests)) == (Phase.canary, 1)
+    said = world.standings.of(NAME).decision
+    assert isinstance(said, Waits)
+    assert said.until is not None
     world.clock.advance(12 * HOUR)
     assert "launched backfill b2" in world.conduct()
     assert runs.work()
@@ -246,14 +259,18 @@ def test_a_campaign_tries_again_after_pauses_that_grow_and_stops_at_the_fourth_f
     world.control.resume(NAME, "the server is back")
     assert not runs.work()
     assert world.conduct() == "", "a resume begins to count again"
+    said = world.standings.of(NAME).decision
+    assert isinstance(said, Waits)
+    assert said.reason.startswith("Spark failed, 1 of 3 times in a row; next try at")
     runs.outage = None
     world.clock.advance(HOUR)
     assert "launched backfill" in world.conduct()
     assert runs.work()
 
 
-def test_a_batch_that_passes_between_two_failures_of_spark_begins_the_count_again(
-    opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("layer", [Layer.shadow, Layer.raw])
+def test_days_that_pass_between_two_failures_of_spark_begin_the_count_again_and_what_was_only_landed_does_not(
+    opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch, layer: Layer
 ) -> None:
     world = opened()
     runs = Runs(world, monkeypatch)
@@ -261,15 +278,46 @@ def test_a_batch_that_passes_between_two_failures_of_spark_begins_the_count_agai
     for _ in range(5):
         runs.outage = QueryTimeoutError("A Spark operation ran longer than 30m")
         assert not runs.work()
-        world.clock.advance(dt.timedelta(minutes=2))
-        assert "launched backfill" in world.conduct()
+        world.clock.advance(dt.timedelta(minutes=16))
+        if "launched backfill" not in world.conduct():
+            break
         runs.outage = None
         runs.pipeline.landed, runs.pipeline.staged = set(), set()
-        passed = world.gatekeeper.begin(NAME, Batch("sales", CANARIES), "run_0", HOUR)
+        passed = world.gatekeeper.begin(NAME, Batch("sales", CANARIES, layer), "run_0", HOUR)
         assert isinstance(passed, Attempt)
         world.ledger.end_attempt(passed.number, AttemptState.done)
         world.clock.advance(dt.timedelta(seconds=1))
-    assert world.phase() is Phase.canary
+    assert (world.phase() is Phase.canary) is (layer is Layer.shadow)
+
+
+def test_batches_that_fail_together_count_once(opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
+    world = opened()
+    runs = Runs(world, monkeypatch)
+    world.control.launch(NAME)
+    world.control.set(NAME, "", max_concurrency=3)
+    runs.pipeline.landed = runs.pipeline.staged = set(CANARIES)
+    begun = [world.gatekeeper.begin(NAME, Batch("sales", (day,)), f"run_{day}", HOUR) for day in CANARIES]
+    world.clock.advance(HOUR / 2)
+    for attempt in begun:
+        assert isinstance(attempt, Attempt)
+        runs.fails(attempt, ServerLostError("gone"))
+        world.clock.advance(dt.timedelta(seconds=1))
+    failure = world.gatekeeper.traffic(world.campaign()).failure
+    assert failure is not None
+    assert failure.failures == 1
+
+
+def test_no_batch_begins_while_the_campaign_pauses_after_a_failure_of_spark(
+    opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = opened()
+    runs = Runs(world, monkeypatch)
+    world.control.launch(NAME)
+    runs.outage = ServerLostError("gone")
+    assert not runs.work()
+    answer = world.gatekeeper.begin(NAME, Batch("sales", CANARIES), "queued before", HOUR)
+    assert isinstance(answer, Waits)
+    assert answer.until == world.clock.now() + dt.timedelta(minutes=1)
 
 
 def test_another_error_of_spark_stops_a_campaign_as_before(

@@ -19,7 +19,8 @@ from backfill_assets.evidence.late_deliveries import LateDay
 from backfill_assets.orchestration.definitions import definitions_of
 from backfill_assets.orchestration.sensors import LATE_TAG
 from backfill_assets.settings import Settings
-from backfill_assets.spark.registration import EngineFolder, ProcessRef, Registration
+from backfill_assets.spark.registration import ProcessRef, Registration
+from backfill_assets.spark.server import SparkServer
 from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.observed import Observed
 
@@ -266,7 +267,7 @@ def test_a_gap_that_a_live_run_is_working_on_is_left_to_it(application: Applicat
 def test_late_days_wait_and_lose_no_try_while_the_server_is_registered_by_another_host(
     application: Application,
 ) -> None:
-    folder = EngineFolder(application.settings.spark_folder)
+    folder = SparkServer(application.settings).folder
     folder.root.mkdir(parents=True)
     itself = ProcessRef.of(os.getpid())
     folder.write(Registration(host="elsewhere", server=itself, watcher=itself, port=15002, token="t", configuration={}))

@@ -204,7 +204,7 @@ def test_marks_of_folders_as_hadoop_leaves_them_are_no_files(store: ObjectStore)
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"])
 def test_two_addresses_are_refused(store: ObjectStore, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "http://127.0.0.1:1")
-    with pytest.raises(LayoutError, match=f"{variable}.*different addresses"):
+    with pytest.raises(ValueError, match=f"{variable}.*different addresses"):
         bucket_of(store.url)
     monkeypatch.setenv(variable, store.environ["AWS_ENDPOINT_URL"])
     assert bucket_of(store.url).storage_options["AWS_ENDPOINT_URL"] == store.environ["AWS_ENDPOINT_URL"]

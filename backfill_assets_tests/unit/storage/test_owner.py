@@ -14,6 +14,7 @@ from backfill_assets.core.errors import LayoutError, StorageError
 from backfill_assets.settings import Settings
 from backfill_assets.storage.bucket import bucket_of
 from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
 from backfill_assets.storage.owner import OWNER_FILE, require_one_winner, require_owner, take_warehouse
 from backfill_assets_tests.harness.bad_network import Fault, Rule, bad_network
@@ -39,36 +40,40 @@ def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     return bucket_of(f"{store.url}/{next(_HOMES)}")
 
 
+def layout(warehouse: Location) -> Layout:
+    return Layout(warehouse, Path("sources"))
+
+
 def names(warehouse: Location) -> list[str]:
     return sorted(place.name for place in warehouse.listed())
 
 
 def test_a_ledger_takes_a_new_warehouse_and_leaves_nothing_else_there(warehouse: Location) -> None:
-    require_owner(warehouse, OURS, "ledger mine.db")
+    require_owner(layout(warehouse), OURS, "ledger mine.db")
     assert not warehouse.is_folder()
     for _ in range(2):
-        take_warehouse(warehouse, OURS, "ledger mine.db")
-        require_owner(warehouse, OURS, "ledger mine.db")
+        take_warehouse(layout(warehouse), OURS, "ledger mine.db")
+        require_owner(layout(warehouse), OURS, "ledger mine.db")
     assert names(warehouse) == [OWNER_FILE]
 
 
 def test_a_second_ledger_is_refused_with_the_first_one_and_the_remedies(warehouse: Location) -> None:
-    take_warehouse(warehouse, OURS, "ledger mine.db")
+    take_warehouse(layout(warehouse), OURS, "ledger mine.db")
     for act in (take_warehouse, require_owner):
         with pytest.raises(LayoutError) as refused:
-            act(warehouse, THEIRS, "ledger theirs.db")
+            act(layout(warehouse), THEIRS, "ledger theirs.db")
         assert all(
             words in str(refused.value)
             for words in ("ledger mine.db", "theirs.db", "BACKFILL_ASSETS_LEDGER_URL", f"{warehouse / OWNER_FILE}")
         )
     (warehouse / OWNER_FILE).remove()
-    take_warehouse(warehouse, THEIRS, "ledger theirs.db")
+    take_warehouse(layout(warehouse), THEIRS, "ledger theirs.db")
 
 
 def test_of_ledgers_that_take_a_warehouse_at_once_one_gets_it(warehouse: Location) -> None:
     def take(number: int) -> bool:
         try:
-            take_warehouse(warehouse, f"{number:016}", f"ledger {number}")
+            take_warehouse(layout(warehouse), f"{number:016}", f"ledger {number}")
         except LayoutError:
             return False
         return True
@@ -82,7 +87,7 @@ def test_an_owner_that_cannot_be_read_owns_the_warehouse_all_the_same(warehouse:
     warehouse.make_folder()
     (warehouse / OWNER_FILE).write("")
     with pytest.raises(LayoutError, match="belongs to another ledger"):
-        take_warehouse(warehouse, OURS, "ledger mine.db")
+        take_warehouse(layout(warehouse), OURS, "ledger mine.db")
 
 
 def test_a_store_in_which_two_create_one_object_is_refused_and_nothing_stays_there(
@@ -96,15 +101,25 @@ def test_a_store_in_which_two_create_one_object_is_refused_and_nothing_stays_the
             Rule(Fault.two_winners, "PUT", for_good=True),
         )
         with between.under(deceived), pytest.raises(StorageError, match=told):
-            take_warehouse(warehouse, OURS, "ledger mine.db")
+            take_warehouse(layout(warehouse), OURS, "ledger mine.db")
         assert names(warehouse) == []
         require_one_winner(warehouse)
+
+
+def test_a_ledger_without_releases_does_not_get_a_warehouse_with_some(warehouse: Location) -> None:
+    manifest = warehouse / "published" / "sales" / "_releases" / "r_1.json"
+    manifest.parent.make_folder()
+    manifest.write("{}")
+    with pytest.raises(LayoutError, match=r"has releases, and ledger mine\.db knows none.*backfill reconcile"):
+        take_warehouse(layout(warehouse), OURS, "ledger mine.db", is_new=True)
+    assert OWNER_FILE not in names(warehouse)
+    take_warehouse(layout(warehouse), OURS, "ledger mine.db")
 
 
 def test_a_bucket_that_is_not_there_is_named(store: ObjectStore) -> None:
     assert store.url
     with pytest.raises(StorageError, match=r"s3://nobodys/x.*no such bucket"):
-        take_warehouse(bucket_of("s3://nobodys/x"), OURS, "ledger mine.db")
+        take_warehouse(layout(bucket_of("s3://nobodys/x")), OURS, "ledger mine.db")
 
 
 def test_two_installations_on_one_warehouse_are_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -117,7 +132,7 @@ def test_two_installations_on_one_warehouse_are_refused_before_anything_is_writt
         Application(Settings.from_env({"BACKFILL_ASSETS_STATE": str(tmp_path / name), **shared})) for name in ("1", "2")
     )
     assert (one.warehouse.ledger, two.warehouse.ledger) == (one.ledger, two.ledger)  # nobody has written yet
-    take_warehouse(one.layout.warehouse, one.ledger.id, one.ledger.name)
+    take_warehouse(one.layout, one.ledger.id, one.ledger.name)
     with pytest.raises(
         LayoutError, match=rf"belongs to another ledger .*{tmp_path}/1/ledger\.db.*{tmp_path}/2/ledger\.db"
     ):

@@ -301,8 +301,7 @@ class Application:
             StorageError: its place does not keep two writers apart, or cannot be reached.
         """
         # Before the first write into it.
-        is_new = not self.ledger.heads()
-        take_warehouse(self.layout, self.ledger.id, self.ledger.name, is_new=is_new)
+        take_warehouse(self.layout, self.ledger.id, self.ledger.name, lambda: bool(self.ledger.heads()))
         # Imported here: Spark's client takes longer to import than most commands take to run, and few need it.
         from backfill_assets.spark.session import open_session  # noqa: PLC0415
 

@@ -38,11 +38,26 @@ _DATA_PROBLEMS: Final = ("0A", "21", "22", "23", "42", "54", "P0")
 """Classes of SQLSTATE for problems of data and SQL; all others are problems of the engine."""
 _NO_ROOM: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """The system's messages for a write without room; Spark has them among the causes of its own errors."""
+_KEYS: Final = (
+    "look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, which may have expired, and at the rights of their "
+    "user; an embedded server has those of its start: backfill spark stop"
+)
+_STORE: Final[Mapping[str, str]] = {
+    "AccessDeniedException": _KEYS,
+    "ExpiredToken": _KEYS,
+    "UnknownStoreException": "create the bucket, or correct BACKFILL_ASSETS_WAREHOUSE and AWS_ENDPOINT_URL",
+    "AWS": "look at AWS_ENDPOINT_URL and at the store, and repeat the command: what it was writing is there completely or not",
+}
+"""What Hadoop's client for S3 says after it has tried again by itself, and what helps."""
 
 
 def is_of_data(error: PySparkException) -> bool:
     """Whether an error comes from data or SQL, not from the engine."""
     return (error.getSqlState() or "").startswith(_DATA_PROBLEMS)
+
+
+def _first_line(error: PySparkException) -> str:
+    return next((line for line in str(error).splitlines() if "s3a://" in line), "").strip()[:300]
 
 
 def driver_of(session: SparkSession) -> str:
@@ -54,10 +69,14 @@ def driver_of(session: SparkSession) -> str:
 
 @contextmanager
 def room_for(work: str) -> Iterator[None]:
-    """Turn Spark's errors about a full disk into a StorageError that begins with the name of the work."""
+    """Turn Spark's errors about a full disk, or a store that fails, into a StorageError that begins with the name of the work."""
     try:
         yield
     except PySparkException as error:
+        if remedy := next(
+            (remedy for said, remedy in _STORE.items() if "s3a://" in str(error) and said in str(error)), ""
+        ):
+            raise StorageError(f"{work}: Spark cannot use the store: {_first_line(error)}; {remedy}") from None
         full = next((said for said in _NO_ROOM if said in str(error)), None)
         if full is None or is_of_data(error):
             raise

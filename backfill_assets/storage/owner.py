@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
@@ -30,10 +30,10 @@ def require_owner(layout: Layout, ledger: str, name: str) -> None:
         _compare(layout.warehouse, found, ledger, name)
 
 
-def take_warehouse(layout: Layout, ledger: str, name: str, *, is_new: bool = False) -> None:
+def take_warehouse(layout: Layout, ledger: str, name: str, knows_releases: Callable[[], bool] = lambda: True) -> None:
     """Make a warehouse without an owner the ledger's own; the first of two ledgers wins.
 
-    A ledger that `is_new`, which knows no release, does not get a warehouse with releases.
+    A ledger that knows no release does not get a warehouse with releases; it is only asked if there is no owner.
 
     Raises:
         LayoutError: it belongs to another ledger, or is that of a ledger that is lost or elsewhere.
@@ -42,7 +42,8 @@ def take_warehouse(layout: Layout, ledger: str, name: str, *, is_new: bool = Fal
     warehouse = layout.warehouse
     found = _owner(warehouse)
     if found is None:
-        if is_new and next((warehouse / Layer.published).fitting(f"*/{RELEASES}"), None) is not None:
+        has_releases = next((warehouse / Layer.published).fitting(f"*/{RELEASES}"), None) is not None
+        if has_releases and not knows_releases():
             raise LayoutError(
                 f"{warehouse} has releases, and {name} knows none: if another ledger has them, name it in "
                 "BACKFILL_ASSETS_LEDGER_URL; if that one is lost or was moved: backfill reconcile"
@@ -99,5 +100,5 @@ def _compare(warehouse: Location, found: str, ledger: str, name: str) -> None:
         raise LayoutError(
             f"{warehouse} belongs to another ledger ({found[:_SHOWN]}), and this is {name}: two ledgers would not know of each "
             "other's releases. Use that ledger (BACKFILL_ASSETS_LEDGER_URL), or another warehouse (BACKFILL_ASSETS_WAREHOUSE); if "
-            f"that ledger is gone for good, remove {warehouse / OWNER_FILE}, and run backfill doctor"
+            f"that ledger is gone for good, remove {warehouse / OWNER_FILE}, and: backfill reconcile"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import shutil
 from collections.abc import Iterator
@@ -13,12 +14,14 @@ from typer.testing import CliRunner
 
 from backfill_assets.application import Application
 from backfill_assets.cli.app import app
-from backfill_assets.core.errors import EngineError, LayoutError
+from backfill_assets.core.errors import BackfillError, EngineError, LayoutError, StorageError
 from backfill_assets.delta.opening import table_at
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
+from backfill_assets_tests.harness.bad_network import OF_A_GOOD_STORE, BadNetwork, Fault, Rule, bad_network
 from backfill_assets_tests.harness.objects import ObjectStore, object_store
 from backfill_assets_tests.harness.without_dagster import built, publish
+from backfill_assets_tests.observed import Observed
 
 NAME = "tickets"
 D1, D2, D3 = (dt.date(2024, 3, number) for number in (1, 2, 3))
@@ -32,11 +35,20 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
 
 
 @pytest.fixture(scope="module")
-def application(tmp_path_factory: pytest.TempPathFactory, store: ObjectStore) -> Iterator[Application]:
+def network(store: ObjectStore) -> Iterator[BadNetwork]:
+    with bad_network(store.environ["AWS_ENDPOINT_URL"]) as between:
+        yield between
+
+
+@pytest.fixture(scope="module")
+def application(
+    tmp_path_factory: pytest.TempPathFactory, store: ObjectStore, network: BadNetwork
+) -> Iterator[Application]:
     root = tmp_path_factory.mktemp("on a store")
     shutil.copytree(DATASETS / NAME, root / "datasets" / NAME)
     environ = {
         **store.environ,
+        "AWS_ENDPOINT_URL": network.url,
         "BACKFILL_ASSETS_STATE": str(root / "state"),
         "BACKFILL_ASSETS_DATASETS": str(root / "datasets"),
         "BACKFILL_ASSETS_WAREHOUSE": f"{store.url}/ware/house",
@@ -120,3 +132,48 @@ def test_an_installation_with_another_ledger_is_refused(application: Application
     assert isinstance(other, Settings)
     with pytest.raises(LayoutError, match="belongs to another ledger"):
         assert Application(other).warehouse
+
+
+_NEXT = itertools.count()
+OF_SPARK = {
+    "rows of raw": ("PUT", r"raw/tickets/.*parquet"),
+    "a commit of raw": ("PUT", r"raw/tickets/_delta_log/\d+\.json"),
+    "a commit of staging": ("PUT", r"staging/tickets/.*/_delta_log/\d+\.json"),
+    "a commit of a shadow": ("PUT", r"_shadow/.*/_delta_log/\d+\.json"),
+    "the log of staging": ("LIST", r"staging/tickets/.*/_delta_log"),
+}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("fault", OF_A_GOOD_STORE, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("what", OF_SPARK)
+def test_whatever_goes_wrong_at_a_request_of_spark_the_next_launch_is_enough(
+    application: Application, network: BadNetwork, observed: Observed, what: str, fault: Fault
+) -> None:
+    day = dt.date(2024, 4, 1) + dt.timedelta(days=next(_NEXT))
+    deliver(application, day, 7, day.day)
+    observed.injected(f"{what}: {fault}")
+    answer = "it goes through"
+    with network.under(Rule(fault, *OF_SPARK[what])) as hit:
+        try:
+            with application.session(f"{what} {fault.name}") as spark:
+                publish(application, spark, NAME, (day,))
+        except BackfillError as error:
+            answer = str(error)
+    assert hit, "the fault was not met"
+    observed.found(answer)
+    if day not in published(application):
+        with application.session(f"again {what} {fault.name}") as spark:
+            publish(application, spark, NAME, (day,))
+    assert published(application)[day] == [7, day.day]
+    assert json.loads(say("doctor", "--json", "--repair")) is not None
+    assert not [one for one in application.doctor.examine() if day.isoformat() in one.what]
+
+
+def test_keys_that_expire_are_named_with_the_variables_to_change(application: Application, network: BadNetwork) -> None:
+    day = dt.date(2024, 5, 31)
+    deliver(application, day, 1)
+    expired = Rule(Fault.expired, "PUT", r"raw/tickets/", for_good=True)
+    told = r"raw/tickets: Spark cannot use the store: .*AWS_SESSION_TOKEN, which may have expired.*backfill spark stop"
+    with network.under(expired), application.session("expired") as spark, pytest.raises(StorageError, match=told):
+        publish(application, spark, NAME, (day,))

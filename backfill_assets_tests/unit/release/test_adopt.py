@@ -34,6 +34,7 @@ from backfill_assets.release.adopt import Adopted, Adoption
 from backfill_assets.release.finish import no_checkpoint
 from backfill_assets.release.reconcile import SettlementKind
 from backfill_assets.storage.layout import OWNER
+from backfill_assets.storage.owner import OWNER_FILE
 from backfill_assets_tests.harness.specifications import NAME
 from backfill_assets_tests.harness.tables import content, dataset, day, layout, rows_of
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
@@ -541,6 +542,9 @@ def test_a_lost_ledger_learns_the_baseline_from_its_manifest(world: World, lake:
     done = adopted(world, lake)
     release = world.released({day(0): [7]})
     again = lost_ledger(world)
+    with pytest.raises(LayoutError, match=r"belongs to another ledger.*remove .*_owner, and: backfill reconcile"):
+        again.reconcile().run()
+    (again.warehouse().layout.warehouse / OWNER_FILE).remove()
     again.reconcile().run()
     assert again.ledger.release(done.release).manifest.kind is ReleaseKind.baseline
     again.rollback().execute(release, "no")

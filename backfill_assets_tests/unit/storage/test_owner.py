@@ -111,7 +111,7 @@ def test_a_ledger_without_releases_does_not_get_a_warehouse_with_some(warehouse:
     manifest.parent.make_folder()
     manifest.write("{}")
     with pytest.raises(LayoutError, match=r"has releases, and ledger mine\.db knows none.*backfill reconcile"):
-        take_warehouse(layout(warehouse), OURS, "ledger mine.db", is_new=True)
+        take_warehouse(layout(warehouse), OURS, "ledger mine.db", lambda: False)
     assert OWNER_FILE not in names(warehouse)
     take_warehouse(layout(warehouse), OURS, "ledger mine.db")
 

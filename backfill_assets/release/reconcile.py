@@ -71,7 +71,11 @@ class Reconcile(OnWarehouse):
 
         Reports the releases that a crash left unreported, and repairs the table `data_releases`. A table that cannot be
         read is left alone.
+
+        Raises:
+            LayoutError: the tables belong to another ledger.
         """
+        require_owner(self.layout, self.ledger.id, self.ledger.name)
         names, done = tuple(self.tables if datasets is None else datasets), list[Settlement]()
         for found in (partial(self._in_state, state=ReleaseState.intent), self._revivable):
             for group in self._groups(found(names)):

@@ -114,8 +114,8 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "the daemon and the Spark server of a campaign that is running",
-            "The daemon's runs continue without it; a batch without Spark fails by name, and `backfill resume` builds that "
-            "batch again.",
+            "The daemon's runs continue without it; a batch without Spark fails by name, and the campaign builds that batch "
+            "again after a minute.",
             _of(_LIVES, "after_a_killed_daemon_and_a_killed_spark_server_only_missing_days_are_built"),
         ),
         Fault(

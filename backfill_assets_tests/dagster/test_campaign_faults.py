@@ -138,15 +138,6 @@ def launched(lab: Lab, name: str) -> bool:
     }
 
 
-def continues(lab: Lab, name: str) -> None:
-    """What the documentation tells people to do: nothing, unless the campaign has stopped; then `backfill resume`."""
-    ends = {CampaignState.validated, CampaignState.stopped}
-    wait_for(lambda: standing(lab, name).state in ends, f"campaign {name} to end or to stop", 400, every=2)
-    if standing(lab, name).state is CampaignState.stopped:
-        backfill(lab, "resume", name, "--reason", "what was killed is there again")
-    reaches(lab, "validated", name)
-
-
 def test_a_killed_command_and_a_killed_run_worker_need_no_command(observed: Observed, lab: Lab) -> None:
     observed.injected("kill -9 of `backfill launch --watch`, then of a run worker in the middle of a batch")
     name = "faults-workers"
@@ -183,7 +174,8 @@ def test_after_a_killed_daemon_and_a_killed_spark_server_only_missing_days_are_b
     assert pid is not None
     kill(pid)
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, "its end", 30)
-    continues(lab, name)
+    # The conductor launches the rest again by itself, after its first pause.
+    reaches(lab, "validated", name)
     (failed,) = [a for a in shadows(lab, name) if a.number == attempt.number]
     assert failed.state in {AttemptState.failed, AttemptState.lost}
     assert_built_once(observed, lab, name, days)

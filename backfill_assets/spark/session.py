@@ -56,10 +56,6 @@ def is_of_data(error: PySparkException) -> bool:
     return (error.getSqlState() or "").startswith(_DATA_PROBLEMS)
 
 
-def _first_line(error: PySparkException) -> str:
-    return next((line for line in str(error).splitlines() if "s3a://" in line), "").strip()[:300]
-
-
 def driver_of(session: SparkSession) -> str:
     """The name of the Spark driver behind a session, unlike that of every other one: a table has one writing driver at a time."""
     # An embedded server's id is only the time of its start, and its address that of every host; its port is random.
@@ -73,10 +69,9 @@ def room_for(work: str) -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        if remedy := next(
-            (remedy for said, remedy in _STORE.items() if "s3a://" in str(error) and said in str(error)), ""
-        ):
-            raise StorageError(f"{work}: Spark cannot use the store: {_first_line(error)}; {remedy}") from None
+        if (said := next((one for one in _STORE if one in str(error)), "")) and "s3a" in str(error):
+            found = next(line for line in str(error).splitlines() if said in line).strip()[:300]
+            raise StorageError(f"{work}: Spark cannot use the store: {found}; {_STORE[said]}") from None
         full = next((said for said in _NO_ROOM if said in str(error)), None)
         if full is None or is_of_data(error):
             raise

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from backfill_assets.application import Application
 from backfill_assets.cli.app import app
 from backfill_assets.core.errors import BackfillError, EngineError, LayoutError, StorageError
-from backfill_assets.delta.opening import table_at
+from backfill_assets.delta.opening import is_table, table_at
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.harness.bad_network import OF_A_GOOD_STORE, BadNetwork, Fault, Rule, bad_network
@@ -72,7 +72,10 @@ def deliver(application: Application, day: dt.date, *amounts: int) -> None:
 
 def published(application: Application) -> dict[dt.date, list[int]]:
     """The published amounts by day, as a reader with delta-rs finds them."""
-    rows = table_at(application.layout.published_path(NAME)).to_pyarrow_table(columns=["day", "ticket", "amount"])
+    home = application.layout.published_path(NAME)
+    if not is_table(home):
+        return {}
+    rows = table_at(home).to_pyarrow_table(columns=["day", "ticket", "amount"])
     found: dict[dt.date, list[int]] = {}
     for row in sorted(rows.to_pylist(), key=lambda row: (row["day"], row["ticket"])):
         found.setdefault(row["day"], []).append(row["amount"])

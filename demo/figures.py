@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
-from backfill_assets.delta.opening import rows_of
+from backfill_assets.delta.opening import is_table, rows_of
 from backfill_assets.storage.location import Location
 
 
@@ -24,7 +23,7 @@ class Figures:
 
 def published_figures(path: Location, days: Collection[dt.date]) -> Mapping[dt.date, Figures]:
     """Count the published departures and seat miles of some days; days without rows are left out."""
-    if not DeltaTable.is_deltatable(str(path)):
+    if not is_table(path):
         return {}
     data = rows_of(path, ["flight_date", "available_seat_miles"])
     wanted = data.filter(pc.is_in(data["flight_date"], value_set=pa.array(sorted(days), type=pa.date32())))

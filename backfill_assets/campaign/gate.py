@@ -112,8 +112,9 @@ def _halted(campaign: Campaign, traffic: Traffic) -> Halts | None:
     budget = campaign.specification.execution.budget
     most = budget.bytes_read_per_day
     # A batch that is too large for a whole day would wait for ever.
-    if _over_the_day(campaign, traffic) and (budget.used_up == "stop" or (most and traffic.next_bytes > most)):
-        return Halts(_over_the_day(campaign, traffic))
+    stops = budget.used_up == "stop" or (most is not None and traffic.next_bytes > most)
+    if stops and (over := _over_the_day(campaign, traffic)):
+        return Halts(over)
     if budget.wall_time is not None and traffic.spent >= budget.wall_time:
         spent = dt.timedelta(seconds=round(traffic.spent.total_seconds()))
         return Halts(

@@ -71,6 +71,8 @@ class Pipeline(Landing):
         with writing(spark, self.ledger, Layer.staging, name):
             # Decided when nobody else writes: another driver may have staged these days during the wait.
             stale = self.days_to_stage(name, stale)
+            if not stale:
+                return {}
             (inputs, force), code = self.basis.to_stage(name, stale), loaded.code_version
             self.require_raw(name, stale, force)
             counts = stage(spark, loaded, self.layout, stale, force)

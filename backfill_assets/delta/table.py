@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -36,6 +37,9 @@ from backfill_assets.delta.reading import (
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location, Sync, parents_up_to, remove_all, sync
 from backfill_assets.system import Clock
+
+_CHECKPOINTS: Final = {"delta.checkpointInterval": "10"}
+"""Opening a table reads all commits since its checkpoint, and delta-rs would make one every hundred commits."""
 
 
 class PublishedTable:
@@ -320,7 +324,7 @@ class PublishedTable:
             commit.delta_schema(declared),
             mode="error",
             partition_by=[self._dataset.partition_column],
-            configuration=commit.kept_too_short({}, self._kept),
+            configuration={**commit.kept_too_short({}, self._kept), **_CHECKPOINTS},
             storage_options=self._root.storage_options,
             commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "create"}),
         )

@@ -74,7 +74,7 @@ class World:
     def __init__(
         self, folder: Path, described: Sequence[str] = ("sales",), first_id: int = 0, *,
         clock: FixedClock | None = None, ledger: str = "", scheduler: Scheduler | None = None,
-        asked: Specification | None = None,
+        asked: Specification | None = None, pace: LockPace = QUICK,
     ) -> None:  # fmt: skip
         names = [name.split("<")[0] for name in described]
         self.described = tuple(described)
@@ -88,7 +88,7 @@ class World:
         self.homes = {name: folder_of(layout(folder).published_path(name)) for name in names}
         self.tables = {name: PublishedTable(layout(folder), self.datasets[name], self.clock) for name in names}
         self.fingerprints = self.basis.fingerprints = TableFingerprints(self.homes)
-        self.ledger: Ledger = opened_ledger(ledger or f"sqlite:///{folder / 'ledger.db'}", self.clock, QUICK)
+        self.ledger: Ledger = opened_ledger(ledger or f"sqlite:///{folder / 'ledger.db'}", self.clock, pace)
         self.data_releases = DataReleases(self.ledger, ReleasesTable(layout(folder)))
         self.post = Post()
         self.previews = Previews()

@@ -18,6 +18,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from backfill_assets.core.errors import ClaimedDaysError, EvidenceError, RollbackError, UnitError
+from backfill_assets.ledger.database import LockPace
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.tables import content, day
@@ -28,8 +29,10 @@ STOP = "stop"
 _MOST_DAYS = 3
 _UNDO_SHARE = 0.2
 _IDS_PER_WRITER = 1_000_000
-_BETWEEN_POLLS = 0.1
+_BETWEEN_POLLS = 0.5
 """Seconds; readers that never rest take the cores that the writers need."""
+_PACE = LockPace(poll=dt.timedelta(milliseconds=50))
+"""Four writers that ask for one lock each few milliseconds spend half of their time on that."""
 
 # Plain forks would copy the threads' locks of the engines; a fork server is a clean process with everything loaded.
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -113,7 +116,7 @@ def _documents(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
 
 def stress_world(folder: Path, first_id: int = 0) -> World:
     """The world that all processes share, in the machine's time: it orders releases and ends locks for all of them."""
-    made = World(folder, first_id=first_id, clock=SystemClock())
+    made = World(folder, first_id=first_id, clock=SystemClock(), pace=_PACE)
     # On a busy machine a writer may wait long for the others: that is no error.
     made.wait = dt.timedelta(minutes=10)
     return made

@@ -79,8 +79,8 @@ def _folder(text: str) -> Path:
     return path
 
 
-def _warehouse(text: str, environ: Mapping[str, str]) -> Location:
-    """A folder for tables, or a place in a bucket."""
+def _location(text: str, environ: Mapping[str, str]) -> Location:
+    """A folder, or a place in a bucket."""
     if reason := refused_url(text):
         raise ValueError(reason)
     if not text.startswith("s3://"):
@@ -168,9 +168,9 @@ class Settings(BaseModel):
         description="BACKFILL_ASSETS_WAREHOUSE: folder of all tables, or a place in a bucket such as s3://lake/warehouse; "
         "default `warehouse` in the state folder."
     )
-    sources: Annotated[Path, _folder] = Field(
-        description="BACKFILL_ASSETS_SOURCES: folder into which source files are delivered; "
-        "default `sources` in the state folder."
+    sources: Location = Field(
+        description="BACKFILL_ASSETS_SOURCES: folder into which source files are delivered, or a place in a bucket such as "
+        "s3://lake/sources; default `sources` in the state folder."
     )
     datasets: Annotated[Path, _folder] = Field(
         description="BACKFILL_ASSETS_DATASETS: folder of dataset folders; default the ones that come with the package."
@@ -262,9 +262,10 @@ class Settings(BaseModel):
         state = _read(environ, "STATE", _folder) or Path.cwd() / ".state"
         found: dict[str, Any] = {
             "state": state,
-            "warehouse": _read(environ, "WAREHOUSE", partial(_warehouse, environ=environ))
-            or OnDisk(state / "warehouse"),
-            "sources": state / "sources",
+            **{
+                name: _read(environ, name.upper(), partial(_location, environ=environ)) or OnDisk(state / name)
+                for name in ("warehouse", "sources")
+            },
             "datasets": _PACKAGE / "datasets",
             "reports": state / "reports",
             "spark_folder": state,
@@ -278,6 +279,11 @@ class Settings(BaseModel):
         if isinstance(found["warehouse"], OnDisk):
             _require_disk(found["warehouse"].path)
         return cls(**found)
+
+    @property
+    def store_options(self) -> Mapping[str, str]:
+        """What reaches the object store that has the warehouse or the sources; empty if both are folders."""
+        return self.warehouse.storage_options or self.sources.storage_options or {}
 
     def of_campaign(self, execution: Execution) -> Settings:
         """The same settings with the campaign's own values.

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.layout import Layout
 from benchmarks.installation import BenchmarkError
 from benchmarks.stages import Span
@@ -39,7 +40,7 @@ def _layers(
     if loaded.staging is None:
         raise BenchmarkError(f"{loaded.name} has no staging model; only datasets with a source have a floor")
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    files = [str(file) for day in days for file in layout.sources.glob(dataset.landing.template.filled(day))]
+    files = [str(file) for day in days for file in path_of(layout.sources).glob(dataset.landing.template.filled(day))]
     name = F.col("_metadata.file_path")
     landed = spark.read.parquet(*files).select(
         "*",
@@ -59,7 +60,7 @@ def _layers(
     yield
     _read(spark, target / "staging").createOrReplaceTempView("staging")
     for reference, declared in dataset.references.items():
-        spark.read.parquet(str(layout.source_file(declared.path))).createOrReplaceTempView(reference)
+        spark.read.parquet(str(layout.source(declared.path))).createOrReplaceTempView(reference)
     _write(spark.sql(loaded.fact.text), target / "fact", dataset.partition_column)
     yield
     _check(spark, loaded, target)

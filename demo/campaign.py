@@ -11,6 +11,7 @@ from pathlib import Path
 from backfill_assets.application import Application
 from backfill_assets.cli.output import say, table
 from backfill_assets.core.days import ONE_DAY, day_range, format_days
+from backfill_assets.storage.disk import path_of
 from demo.campaign_figures import Sales, by_month, differing, published_sales
 from demo.campaign_models import DATASET, UPSTREAM, Version, difference, put_version
 from demo.campaign_specification import (
@@ -78,7 +79,7 @@ def run_campaign_demo(scale: float) -> None:
     story = _Story(stage, stage.folder / "tables")
     with story.watch.stage("1. Deliver order lines day by day"):
         story.tables = generate_orders(stage.folder / "tables", scale)
-        report = land_orders(stage.application.settings.sources, story.tables, FIRST, LAST)
+        report = land_orders(path_of(stage.application.settings.sources), story.tables, FIRST, LAST)
         say(f"{report.rows:,} order lines of {FIRST}..{LAST} in {report.files} files of TPC-H, scale factor {scale:g}")
         stage.run("spark", "start")
     try:
@@ -109,7 +110,7 @@ def _play(story: _Story) -> None:
         _approve(story)
         _publish(story)
     with story.watch.stage("8. The live pipeline publishes the next day"):
-        land_orders(story.stage.application.settings.sources, story.tables, LIVE, LIVE)
+        land_orders(path_of(story.stage.application.settings.sources), story.tables, LIVE, LIVE)
         run_live_day(story.stage, LIVE)
         story.require(story.published(UPSTREAM), (*_DAYS, LIVE), "net revenue and margin without tax")
     with story.watch.stage("9. Roll back, because finance wants to wait, and publish again"):

@@ -21,6 +21,7 @@ from backfill_assets.core.layers import Layer
 from backfill_assets.orchestration.backfills import Launched, launch_backfill
 from backfill_assets.orchestration.names import op_name
 from backfill_assets.spark.server import SparkServer
+from backfill_assets.storage.disk import path_of
 from demo.daemon import refuse_second_daemon, running_daemon
 from demo.figures import Figures, published_figures
 from demo.sources import compose_as_it_was, land_flights
@@ -63,7 +64,7 @@ def run_demo(months: int) -> None:
     application = Application.from_env()
     watch = Watch()
     with watch.stage("1. Land real departures of New York, 2013, as daily files; four days are delivered twice"):
-        report = land_flights(application.settings.sources, dt.date(2013, 1, 1), last, REDELIVERED)
+        report = land_flights(path_of(application.settings.sources), dt.date(2013, 1, 1), last, REDELIVERED)
         say(f"{report.rows:,} departures in {report.files} files under {application.settings.sources}")
     with watch.stage("2. Start the warm Spark server"):
         say(f"Spark Connect at {SparkServer(application.settings).ensure().url}")

@@ -112,6 +112,8 @@ def opened(place: Location, version: int | None = None) -> DeltaTable:
     # Delta-rs would look for each version in between, which takes for ever.
     if version is not None and version > (newest := max((number for number, _ in commits(place / LOG)), default=-1)):
         raise ValueError(f"there is no version {version}, the newest is {newest}")
+    if place.storage_options is not None and {"?", "#"} & set(str(place)):
+        raise ValueError("because of the ? or # in its path, another place would be read; rename the folder")
     # Its log is read from the path as if that were part of a URL.
     if (other := unquote(str(place))) != str(place):
         raise ValueError(f"because of the % in its path, {other} would be read; rename the folder")

@@ -32,6 +32,7 @@ from backfill_assets.release.finish import publish_locks
 from backfill_assets.release.readers import DataReleases
 from backfill_assets.release.reconcile import Reconcile
 from backfill_assets.storage.delivering import tidy
+from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.layout import ReportFolder
 from backfill_assets.warehouse import OnWarehouse
 
@@ -235,7 +236,7 @@ class Repairer:
         elif place == REPORTS:
             doctor.reports.remove(repair.paths)
         elif place == SOURCES:
-            for folder in {doctor.layout.source_file(path).parent for path in repair.paths}:
+            for folder in {path_of(doctor.layout.source(path)).parent for path in repair.paths}:
                 tidy(folder)
         elif repair.paths[0].startswith(f"{SHADOW}/"):
             doctor.tables[repair.dataset].delete(repair.paths)

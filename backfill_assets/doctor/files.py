@@ -20,6 +20,7 @@ from backfill_assets.doctor.findings import RESTORE_FOLDER, RESTORE_LEDGER, Find
 from backfill_assets.evidence.inputs import lost_days, surplus_days
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.storage.delivering import left_behind
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import Layout, ReportFolder
 
 REPORTS = "reports"
@@ -103,12 +104,11 @@ class FilesExam:
     def of_sources(self, layout: Layout) -> Iterator[Finding]:
         """Unfinished files of extracts."""
         own = [dataset for dataset in self.datasets.values() if dataset.extract is not None]
-        folders = {
-            layout.source_file(one.landing.template.filled(day)).parent for one in own for day in self.days(one.name)
-        }
+        files = (layout.source(one.landing.template.filled(day)) for one in own for day in self.days(one.name))
+        folders = {file.path.parent for file in files if isinstance(file, OnDisk)}
         left = [file for folder in sorted(folders) for file in left_behind(folder)]
         if left:
-            paths = tuple(file.relative_to(layout.sources.resolve()).as_posix() for file in left)
+            paths = tuple(OnDisk(file).relative_to(layout.sources.resolved()) for file in left)
             what = (
                 f"{SOURCES}: {number_of(len(left), 'unfinished file')} of an extract that was killed, first {paths[0]}"
             )

@@ -6,7 +6,6 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from deltalake.exceptions import DeltaError
@@ -23,10 +22,9 @@ from backfill_assets.dataset.deliveries import in_force, place_of
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.opening import is_table
 from backfill_assets.delta.reading import held_by_day
-from backfill_assets.storage.disk import sha256_of
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
-from backfill_assets.storage.sources import read_from
+from backfill_assets.storage.sources import read_from, require_no_folder
 
 Deliveries = Mapping[dt.date, Sequence[Delivery]]
 """Deliveries by delivery day."""
@@ -193,12 +191,12 @@ def reference_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str
     return {name: _fingerprint(reference_file(loaded, layout, name), name) for name in loaded.dataset.references}
 
 
-def _fingerprint(file: Path, name: str) -> str:
+def _fingerprint(file: Location, name: str) -> str:
     with read_from(f"the file of reference {name}"):
-        return sha256_of(file)
+        return file.sha256()
 
 
-def reference_file(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
+def reference_file(loaded: LoadedDataset, layout: Layout, name: str) -> Location:
     """The file of a reference.
 
     Raises:
@@ -206,13 +204,14 @@ def reference_file(loaded: LoadedDataset, layout: Layout, name: str) -> Path:
         LayoutError: a link leads out of the sources folder.
     """
     relative = loaded.dataset.references[name].path
-    path = layout.source_file(relative)
-    if not layout.source_place(relative).is_there():
+    file = layout.source(relative)
+    if not file.is_there():
         raise SourceError(
             f"{loaded.name}: the file of reference {name}, {relative}, is not in {layout.sources}; "
             f"put it there, or correct references.{name}.path in dataset.yaml"
         )
-    return path
+    require_no_folder(file, relative)
+    return file
 
 
 def golden_fingerprints(
@@ -234,7 +233,7 @@ def golden_fingerprints(
         place = golden_place(loaded, layout, name)
         if golden.file is not None:
             with read_from(f"the file of golden source {name}"):
-                held: Mapping[dt.date, str] = dict.fromkeys(days, sha256_of(layout.source_file(golden.file.path)))
+                held: Mapping[dt.date, str] = dict.fromkeys(days, place.sha256())
         else:
             # A query may compute a day from other days.
             column = loaded.dataset.partition_column if golden.sql is None else ""
@@ -264,15 +263,17 @@ def golden_place(loaded: LoadedDataset, layout: Layout, name: str) -> Location:
     """
     golden = loaded.dataset.golden[name]
     if golden.file is not None:
-        place = layout.source_place(golden.file.path)
+        place = layout.source(golden.file.path)
         what, relative, key, there = "file", golden.file.path, "file.path", place.is_there()
     else:
         relative = golden.table or ""
-        place = layout.source_place(relative)
+        place = layout.source(relative)
         what, key, there = "Delta table", "table", is_table(place)
     if not there:
         raise SourceError(
             f"{golden_key(loaded, name)}: the {what} {relative} is not in {layout.sources}; "
             f"put it there, or correct golden.{name}.{key}"
         )
+    if golden.file is not None:
+        require_no_folder(place, relative)
     return place

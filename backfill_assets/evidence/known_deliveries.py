@@ -58,7 +58,7 @@ def require_another_table(loaded: LoadedDataset, layout: Layout, published: Loca
         LayoutError: a link leads out of the sources folder.
     """
     source = loaded.dataset.source
-    if isinstance(source, TableSource) and layout.source_place(source.table) == published.resolved():
+    if isinstance(source, TableSource) and layout.source(source.table) == published.resolved():
         raise SourceError(
             f"{source_key(loaded, 'table')}: {source.table} is the published table of {loaded.name} itself, so each release would "
             "be read again as new rows; name the table that its rows come from"
@@ -82,7 +82,7 @@ def table_version(loaded: LoadedDataset, layout: Layout, number: int | None = No
         LayoutError: a link leads out of the sources folder.
     """
     source, key = table_of(loaded), source_key(loaded, "table")
-    place = layout.source_place(source.table)
+    place = layout.source(source.table)
     require_another_table(loaded, layout, layout.link(loaded.name))
     if not is_table(place):
         raise SourceError(

@@ -10,7 +10,7 @@ from typing import Final
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.delivery import Delivery
-from backfill_assets.core.errors import LayoutError, SourceError
+from backfill_assets.core.errors import LayoutError, SourceError, StorageError
 from backfill_assets.core.release import DataFile, layout_digest
 from backfill_assets.core.unit import LateData, Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
@@ -155,7 +155,7 @@ class LateDeliveries(OnWarehouse):
             return {}, {}
         try:
             return active, force_by_day(dataset, self._known(name, dataset.fact_delivery_days(_span(active))))
-        except (LayoutError, SourceError):
+        except (LayoutError, SourceError, StorageError):
             return {}, {}
 
     def _known(self, name: str, window: Days) -> tuple[Delivery, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from backfill_assets.core.days import ONE_DAY, day_range, format_days
-from backfill_assets.core.errors import EvidenceError, SourceError
+from backfill_assets.core.errors import EvidenceError, SourceError, StorageError
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, Unit
@@ -135,8 +135,8 @@ class OutdatedDays(OnWarehouse):
             return set()
         try:
             inputs, deliveries = self.basis.inputs(name, known), self.basis.deliveries(name, known)
-        except SourceError:
-            # A file is missing: building a day reports it.
+        except (SourceError, StorageError):
+            # A file is missing, or cannot be reached: building a day reports it.
             return set()
         same = {day for day, one in known.items() if one.deliveries == deliveries[day]}
         return {day for day in same if known[day].inputs != inputs[day]}

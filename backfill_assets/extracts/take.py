@@ -19,6 +19,7 @@ from backfill_assets.extracts.database import extract_query, newest_change
 from backfill_assets.extracts.rows import have_same_rows, is_newest_change
 from backfill_assets.extracts.script import extract_script
 from backfill_assets.storage.delivering import delivering
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets.warehouse import OnWarehouse
 
 _NO_WAIT: Final = dt.timedelta(0)
@@ -71,7 +72,14 @@ class Extracts(OnWarehouse):
                 extract_script(dataset.landing, extract, day, file)
 
     def _file(self, dataset: Dataset, day: dt.date) -> Path:
-        return self.layout.source_file(dataset.landing.template.filled(day))
+        place = self.layout.source(dataset.landing.template.filled(day))
+        if not isinstance(place, OnDisk):
+            # Whether a day is complete depends on when its rows were read.
+            raise SourceError(
+                f"{place} is in a bucket, and a store only knows when it got a file, not when its rows were read; "
+                "set BACKFILL_ASSETS_SOURCES to a folder"
+            )
+        return place.path
 
     def _each(
         self, name: str, days: Collection[dt.date], do: Callable[[Dataset, Extract, dt.date], None], *, live: bool

@@ -12,13 +12,11 @@ import gzip
 import io
 import itertools
 import json
-import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO, Final, assert_never, cast
 
 import pyarrow as pa
@@ -34,6 +32,7 @@ from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.dataset.sources import Encoding, Files, Format, NamedBy, Source, Undeclared
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, Headers, csv_cells, dropped, json_cells
 from backfill_assets.pipeline.tables import quoted, struct_of
+from backfill_assets.storage.location import Location
 
 _LONGEST_HEADER: Final = 1 << 20
 _LONGEST_RECORD: Final = 1 << 26
@@ -54,12 +53,12 @@ _OPTIONAL: Final = ", where source.optional (a reference has its own) lists colu
 _GLOB: Final = frozenset("[]{}*?\\")
 
 
-def spark_path(path: Path) -> str:
+def spark_path(file: Location) -> str:
     """A path for Spark's reader: characters that it would read as a pattern are escaped."""
-    return "".join("\\" + c if c in _GLOB else c for c in str(path))
+    return "".join("\\" + c if c in _GLOB else c for c in file.for_spark)
 
 
-def require_columns(path: Path, shown: str, declared: Files) -> None:
+def require_columns(file: Location, shown: str, declared: Files) -> None:
     """Refuse a file that is incomplete or in which declared columns are missing; errors call it `shown`.
 
     Columns that are not declared are allowed; optional columns may be missing.
@@ -70,17 +69,17 @@ def require_columns(path: Path, shown: str, declared: Files) -> None:
     """
     match declared.format:
         case Format.csv:
-            _check_archive(path, shown)
+            _check_archive(file, shown)
             # Without a header it is read by position.
             if declared.named_by is NamedBy.header:
-                columns_of(headline(path, shown), shown, declared)
-            _check_end(path, shown)
+                columns_of(headline(file, shown), shown, declared)
+            _check_end(file, shown)
         case Format.parquet:
-            _check_parquet(path, shown, declared)
+            _check_parquet(file, shown, declared)
         case Format.jsonl:
-            _check_archive(path, shown)
-            _check_keys(path, shown, declared)
-            _check_end(path, shown)
+            _check_archive(file, shown)
+            _check_keys(file, shown, declared)
+            _check_end(file, shown)
         case _:
             assert_never(declared.format)
 
@@ -98,13 +97,13 @@ def cells_of(lines: DataFrame, declared: Files, headers: Headers | None) -> Data
             assert_never(declared.format)
 
 
-def headline(path: Path, shown: str) -> bytes:
+def headline(file: Location, shown: str) -> bytes:
     """The bytes of the first line of a text file that is not blank; empty if there is none.
 
     Raises:
         SourceError: the line does not end within the first MiB, or the file cannot be read.
     """
-    with _lines(path, shown) as lines:
+    with _lines(file, shown) as lines:
         return _first_line(lines, shown)
 
 
@@ -145,24 +144,28 @@ def _readable(shown: str) -> Iterator[None]:
         raise SourceError(f"{shown}: cannot be read: {in_one_line(error)}; deliver it again") from error
 
 
-def _opened(path: Path) -> BinaryIO:
+@contextmanager
+def _opened(file: Location) -> Iterator[BinaryIO]:
     """The content of a text file, decompressed if its name says that it is compressed."""
-    match path.suffix.lower():
-        case ".gz":
-            return cast("BinaryIO", gzip.open(path))
-        case ".zst":
-            return cast("BinaryIO", pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))
-        case _:
-            return path.open("rb")
+    with file.reader() as content:
+        match file.suffix:
+            case ".gz":
+                with gzip.open(content) as text:
+                    yield cast("BinaryIO", text)
+            case ".zst":
+                with pa.CompressedInputStream(content, "zstd") as text:
+                    yield cast("BinaryIO", text)
+            case _:
+                yield content
 
 
 @contextmanager
-def _lines(path: Path, shown: str, longest: int = _LONGEST_HEADER) -> Iterator[Iterator[bytes]]:
+def _lines(file: Location, shown: str, longest: int = _LONGEST_HEADER) -> Iterator[Iterator[bytes]]:
     """The lines of a text file as Spark splits them, compressed or not, without a byte order mark."""
-    with _readable(shown), _opened(path) as content:
+    with _readable(shown), _opened(file) as content:
         # Every byte is a character in this encoding, so all bytes are kept.
-        file = io.TextIOWrapper(content, encoding="latin-1")
-        read = iter(lambda: file.readline(longest).encode("latin-1"), b"")
+        text = io.TextIOWrapper(content, encoding="latin-1")
+        read = iter(lambda: text.readline(longest).encode("latin-1"), b"")
         first = next(read, b"").removeprefix(codecs.BOM_UTF8)
         yield itertools.chain([first], read)
 
@@ -179,33 +182,30 @@ def _first_line(lines: Iterator[bytes], shown: str) -> bytes:
     return b""
 
 
-def _check_archive(path: Path, shown: str) -> None:
+def _check_archive(file: Location, shown: str) -> None:
     """Refuse a file whose name and bytes disagree about compression: Spark goes by the name, and would read other lines."""
-    with _readable(shown), path.open("rb") as file:
-        begin = file.read(10)
-    mark = ARCHIVES.get(path.suffix.lower())
+    with _readable(shown), file.reader() as content:
+        begin = content.read(10)
+    mark = ARCHIVES.get(file.suffix)
     if mark and not begin.startswith(mark):
-        raise SourceError(f"{shown}: is no complete {path.suffix} file; deliver it again")
-    if _NOT_READ.search(path.name) or (mark is None and _COMPRESSED.match(begin)):
+        raise SourceError(f"{shown}: is no complete {file.suffix} file; deliver it again")
+    if _NOT_READ.search(file.name) or (mark is None and _COMPRESSED.match(begin)):
         raise SourceError(
             f"{shown}: its name or its first bytes are those of an archive that is not read; deliver text, plain or compressed by "
             "gzip or zstd under a name (of a link: the name of its target) that ends in .gz or .zst"
         )
 
 
-def _check_end(path: Path, shown: str) -> None:
+def _check_end(file: Location, shown: str) -> None:
     """Refuse a text file that is cut: an archive is read to its end, and no text ends in a line of zero bytes and blanks.
 
     A crash leaves such a line in place of rows, and Spark reads it as blank. Blank lines may follow it.
     """
-    with _readable(shown), _opened(path) as file:
-        if path.suffix.lower() in ARCHIVES:
-            end = b""
-            while chunk := file.read(_CHUNK):
-                end = (end + chunk)[-_TAIL:]
-        else:
-            file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
-            end = file.read()
+    is_archive = file.suffix in ARCHIVES
+    with _readable(shown), _opened(file) as content:
+        end = b"" if is_archive else file.end(_TAIL)
+        while is_archive and (chunk := content.read(_CHUNK)):
+            end = (end + chunk)[-_TAIL:]
     end = end.rstrip(_BLANK[1:])
     if end and not end.replace(b"\r", b"\n").rpartition(b"\n")[2].strip(_BLANK):
         raise SourceError(f"{shown}: it ends in zero bytes, so it is incomplete; deliver it again")
@@ -225,11 +225,11 @@ def _check_names(found: tuple[str, ...], shown: str, declared: Files) -> None:
         )
 
 
-def _check_keys(path: Path, shown: str, declared: Files) -> None:
+def _check_keys(file: Location, shown: str, declared: Files) -> None:
     """Refuse a file if a required column is in none of its records: it has another name there. One is often enough."""
     missing = {declared.headers[name] for name in declared.required}
     found: dict[str, None] = {}
-    with _lines(path, shown, _LONGEST_RECORD) as lines:
+    with _lines(file, shown, _LONGEST_RECORD) as lines:
         for line in lines:
             if not missing:
                 return
@@ -260,9 +260,10 @@ def _listed(found: tuple[str, ...]) -> str:
     return shortened(text, _SHOWN_CHARACTERS) + (f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else "")
 
 
-def _check_parquet(path: Path, shown: str, declared: Files) -> None:
+def _check_parquet(file: Location, shown: str, declared: Files) -> None:
     try:
-        schema = pq.read_schema(path)
+        with file.reader() as content:
+            schema = pq.read_schema(content)
     except (pa.ArrowException, OSError, ValueError) as error:
         # ValueError: column names that are not UTF-8.
         raise SourceError(f"{shown}: is no complete Parquet file: {in_one_line(error)}; deliver it again") from error
@@ -320,11 +321,11 @@ _LINES: Final = {
 
 @dataclass(frozen=True)
 class Found:
-    """A file to read: its delivery day, its path below the sources folder (`path`) and its real path (`file`)."""
+    """A file to read: its delivery day, its path below the sources folder (`path`) and its real place (`file`)."""
 
     day: dt.date
     path: str
-    file: Path
+    file: Location
     fingerprint: str
     delivered_at: dt.datetime
 
@@ -338,7 +339,7 @@ def delivered_rows(spark: SparkSession, source: Source, files: Sequence[Found], 
     if not files:
         return spark.createDataFrame([], schema)
     lines = {f.path: headline(f.file, f.path) for f in files} if source.named_by is NamedBy.header else {}
-    known = [(str(f.file), f.path, f.fingerprint, f.delivered_at, f.day, lines.get(f.path)) for f in files]
+    known = [(f.file.for_spark, f.path, f.fingerprint, f.delivered_at, f.day, lines.get(f.path)) for f in files]
     lineage = spark.createDataFrame(known, f"{_FILE} string, {_LINEAGE}, {HEADER} binary")
     # A left join that fails: a row whose file is not recognised must not be dropped silently.
     read = lines_of if source.is_text else columns_in
@@ -375,14 +376,14 @@ def raw_schema(source: Source) -> T.StructType:
     return T.StructType([*rows, *lineage.fields, *tail.fields])
 
 
-def lines_of(spark: SparkSession, declared: Files, files: Sequence[Path]) -> DataFrame:
+def lines_of(spark: SparkSession, declared: Files, files: Sequence[Location]) -> DataFrame:
     """The lines of text files, without headlines and blank lines, each with the real path of its file."""
     reader = spark.read.options(**_LINES, header=str(declared.named_by is NamedBy.header).lower())
     lines = reader.schema(f"{LINE} string").csv([spark_path(file) for file in files])
     return lines.select(F.encode(LINE, "ISO-8859-1").alias(LINE), _real_path())
 
 
-def columns_in(spark: SparkSession, declared: Files, files: Sequence[Path]) -> DataFrame:
+def columns_in(spark: SparkSession, declared: Files, files: Sequence[Location]) -> DataFrame:
     """The declared columns of files with a schema, `CORRUPT` (always null), and the real path of each row's file."""
     own = declared.headers
     schema = struct_of({own[name]: kind for name, kind in declared.types.items()})

@@ -35,7 +35,6 @@ from backfill_assets.pipeline.reads import undeclared
 from backfill_assets.pipeline.run_models import read_file, run_query
 from backfill_assets.pipeline.samples import CHECK, Failed, Samples, plain_value, samples_of
 from backfill_assets.pipeline.tables import declared_type, in_days, read_table, renamed
-from backfill_assets.storage.disk import path_of
 
 _KINDS: Final[Mapping[str, str]] = {ADDED: "missing there", REMOVED: "missing here", CHANGED: "different"}
 _WHOLE: Final = T.DecimalType(20, 0)
@@ -92,7 +91,7 @@ def _sides(
     own: dict[str, DataFrame] = {}
     if golden.file is not None:
         place, shown = golden_place(loaded, frames.layout, name), f"golden.{name}.file: {golden.file.path}"
-        own[name] = read_file(spark, golden.file, path_of(place), shown)
+        own[name] = read_file(spark, golden.file, place, shown)
     elif golden.table is not None:
         own[name] = read_table(spark, golden_place(loaded, frames.layout, name))
     known = {**others, **own}

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, FileContent, Place
-from backfill_assets.core.errors import SourceError
+from backfill_assets.core.errors import SourceError, StorageError
 from backfill_assets.core.layers import Layer
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import (
@@ -43,10 +43,10 @@ from backfill_assets.pipeline.raw_table import (
     rows_in_raw,
 )
 from backfill_assets.pipeline.tables import days_condition, literal, read_table, renamed, replace_where, writing
-from backfill_assets.storage.disk import sha256_of, size_of
+from backfill_assets.storage.disk import EPOCH
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
-from backfill_assets.storage.sources import EPOCH, SourceFile, discover, require_sources
+from backfill_assets.storage.sources import SourceFile, discover, require_sources
 from backfill_assets.warehouse import OnWarehouse
 
 
@@ -116,8 +116,8 @@ def _require_still(
 
 def _is_still(file: SourceFile) -> bool:
     try:
-        return size_of(file.file) == file.size and sha256_of(file.file) == file.fingerprint
-    except OSError:
+        return file.file.sha256() == file.fingerprint
+    except (OSError, StorageError):
         return False
 
 

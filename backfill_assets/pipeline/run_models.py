@@ -7,7 +7,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
 
@@ -26,6 +25,7 @@ from backfill_assets.pipeline.parse import CORRUPT, HEADER, typed_rows
 from backfill_assets.pipeline.reads import parts, undeclared, undeclared_in_request
 from backfill_assets.pipeline.tables import quoted, renamed
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import Location
 
 _PYTHON_ON_THE_SERVER: Final = {
     "common_inline_user_defined_function": "a Python UDF",
@@ -212,7 +212,7 @@ def reference_tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout)
     }
 
 
-def read_file(spark: SparkSession, reference: Reference, path: Path, shown: str) -> DataFrame:
+def read_file(spark: SparkSession, reference: Reference, file: Location, shown: str) -> DataFrame:
     """One file as a DataFrame with exactly its declared columns; `shown` names it in errors.
 
     A row that cannot be read as declared fails every query on the frame.
@@ -220,12 +220,12 @@ def read_file(spark: SparkSession, reference: Reference, path: Path, shown: str)
     Raises:
         SourceError: the file has other columns than declared, or no header.
     """
-    require_columns(path, shown, reference)
+    require_columns(file, shown, reference)
     if not reference.is_text:
-        return columns_in(spark, reference, [path]).select(*reference.columns)
-    headers = headers_of(reference, {headline(path, shown): shown})
+        return columns_in(spark, reference, [file]).select(*reference.columns)
+    headers = headers_of(reference, {headline(file, shown): shown})
     header = F.lit(next(iter(headers))) if headers else F.lit(None).cast("binary")
-    lines = lines_of(spark, reference, [path]).withColumn(HEADER, header)
+    lines = lines_of(spark, reference, [file]).withColumn(HEADER, header)
     rows = typed_rows(cells_of(lines, reference, headers), reference)
     bad = F.concat(F.lit(f"{shown}: a row cannot be read as dataset.yaml declares it: "), F.col(CORRUPT))
     # Spark never skips a condition on rows, whatever columns are read.

@@ -325,7 +325,7 @@ def source_rows(
     """
     source = table_of(loaded)
     key = source_key(loaded, "table")
-    place = layout.source_place(source.table)
+    place = layout.source(source.table)
     # Since its days were found, the table may have vanished, or another one may be in its place.
     if not is_table(place):
         raise SourceError(f"{key}: {source.table} is gone; restore it, and launch again")

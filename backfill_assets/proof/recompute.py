@@ -53,9 +53,9 @@ from backfill_assets.pipeline.tables import (
     with_declared_columns,
 )
 from backfill_assets.proof.subjects import Sampled
+from backfill_assets.storage.disk import EPOCH
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
-from backfill_assets.storage.sources import EPOCH
 
 
 @dataclass(frozen=True)

@@ -126,12 +126,12 @@ class SparkServer:
             self.folder.touch()
 
     def _require_store(self, registration: Registration) -> None:
-        """Refuse a server that was started for tables elsewhere, and cannot open those in this bucket."""
+        """Refuse a server that was started for places elsewhere, and cannot open those in this bucket."""
         if store_configuration(self._settings, self.folder).items() - registration.configuration.items():
             raise EngineError(
-                f"The Spark server (process {registration.server.pid}) was started for other tables than those in "
-                f"{self._settings.warehouse}, and does not know that store: stop it while nothing is running "
-                "(backfill spark stop); the next use starts one that does."
+                f"The Spark server (process {registration.server.pid}) was started for other places than "
+                f"{self._settings.warehouse} and {self._settings.sources}, and does not know their store: stop it while "
+                "nothing is running (backfill spark stop); the next use starts one that does."
             )
 
     def _own(self) -> Registration | None:

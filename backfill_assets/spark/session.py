@@ -45,7 +45,7 @@ _KEYS: Final = (
 _STORE: Final[Mapping[str, str]] = {
     "AccessDeniedException": _KEYS,
     "ExpiredToken": _KEYS,
-    "UnknownStoreException": "create the bucket, or correct BACKFILL_ASSETS_WAREHOUSE and AWS_ENDPOINT_URL",
+    "UnknownStoreException": "create the bucket, or correct BACKFILL_ASSETS_WAREHOUSE, BACKFILL_ASSETS_SOURCES or AWS_ENDPOINT_URL",
     "AWS": "look at AWS_ENDPOINT_URL and at the store, and repeat the command: what it was writing is there completely or not",
 }
 """What Hadoop's client for S3 says after it has tried again by itself, and what helps."""

@@ -35,7 +35,7 @@ S3_PACKAGES: Final = (
     "software.amazon.awssdk:s3:2.35.4",
     "software.amazon.awssdk:s3-transfer-manager:2.35.4",
 )
-"""What Spark needs for a warehouse in a bucket, for the Hadoop of the pinned pyspark; 18 MB without the SDK's bundle of 670 MB."""
+"""What Spark needs for a bucket, for the Hadoop of the pinned pyspark; 18 MB without the SDK's bundle of 670 MB."""
 _S3_BUNDLE: Final = "software.amazon.awssdk:bundle"
 
 _TOKEN_KEY: Final = "spark.connect.authenticate.token"  # noqa: S105  # a setting's name
@@ -104,12 +104,12 @@ def server_configuration(settings: Settings, folder: EngineFolder, port: int) ->
 
 def packages_of(settings: Settings) -> tuple[str, ...]:
     """The packages that the embedded server needs, as Maven names them."""
-    return (DELTA_PACKAGE, *(S3_PACKAGES if settings.warehouse.storage_options else ()))
+    return (DELTA_PACKAGE, *(S3_PACKAGES if settings.store_options else ()))
 
 
 def store_configuration(settings: Settings, folder: EngineFolder) -> dict[str, str]:
-    """Spark's settings for a warehouse in a bucket; keys are not among them: the server reads them from its environment."""
-    options = settings.warehouse.storage_options
+    """Spark's settings for a bucket; keys are not among them: the server reads them from its environment."""
+    options = settings.store_options
     if not options:
         return {}
     s3a = {"buffer.dir": str(folder.scratch), "endpoint.region": options["AWS_REGION"]}

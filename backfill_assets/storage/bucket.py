@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from io import BytesIO
-from typing import TYPE_CHECKING, BinaryIO, Final, Self
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import takewhile
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO, Final, Self, TypeVar, cast
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 from obstore.store import S3Store
 
 from backfill_assets.core.errors import LayoutError, StorageError
 from backfill_assets.core.release import StoredFile
-from backfill_assets.storage.location import Location
+from backfill_assets.storage.location import AT_ONCE, WILD, Location, State
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta
+    from obstore import GetOptions, ObjectMeta
 
-_AT_ONCE: Final = 16
-"""Requests in flight: more do not make a store answer faster."""
+_RANGE: Final = 1 << 20
+"""Bytes of a file that are read at a time."""
 _REGION: Final = "us-east-1"
 """Where S3-compatible stores without regions say they are."""
 _ADDRESSES: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT")
 _REFUSED: Final = (PermissionDeniedError, UnauthenticatedError)
 _NO_ACCESS: Final = ("403 Forbidden", "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 _SHOWN: Final = 200
+
+Place = TypeVar("Place", bound="InBucket")
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,8 @@ class InBucket(Location):
 
     bucket: Bucket
     key: str
+    seen: State | None = field(default=None, compare=False, repr=False)
+    """Its state when it was listed."""
 
     def __str__(self) -> str:
         return f"{self.bucket.url}/{self.key}" if self.key else self.bucket.url
@@ -77,15 +91,18 @@ class InBucket(Location):
         return str(self).removeprefix(above)
 
     def below(self, relative: str) -> Self:
-        parts = relative.split("/")
-        if not relative.isprintable() or any(part in {"", ".", ".."} for part in parts):
+        parts = PurePosixPath(relative).parts
+        if not parts or not relative.isprintable() or {"/", "//", ".."} & set(parts):
             raise LayoutError(f"{relative[:_SHOWN]!r} is no path below {self}; name a file or a folder there")
-        return self / relative
+        return self / "/".join(parts)
 
     def resolved(self) -> Self:
         return self
 
     def is_link(self) -> bool:
+        return False
+
+    def is_broken_link(self) -> bool:
         return False
 
     def is_there(self) -> bool:
@@ -100,6 +117,13 @@ class InBucket(Location):
         yield from (self._with(key.rstrip("/")) for key in found["common_prefixes"])
         yield from (self._with(one["path"]) for one in found["objects"] if one["path"] != self.key)
 
+    def glob(self, pattern: str) -> Iterator[Self]:
+        shape = PurePosixPath(pattern).parts
+        spelled = "/".join(takewhile(WILD.isdisjoint, shape[:-1]))
+        for place, one in _objects(self / spelled if spelled else self):
+            if _fits(place.relative_to(self).split("/"), shape) and _is_file(place, one):
+                yield replace(place, seen=_state(one))
+
     def files(self, home: Location, *, without: str = "", links: bool = False) -> Iterator[StoredFile]:
         del links  # there are none
         left_out = f"{self.key}/{without}/"
@@ -108,7 +132,24 @@ class InBucket(Location):
                 yield StoredFile(place.relative_to(home), file["last_modified"], file["size"])
 
     def reader(self) -> BinaryIO:
-        return BytesIO(self._bytes())
+        size, tag = self._head()
+        if size < 0:
+            raise FileNotFoundError(f"{self} is gone")
+        return cast("BinaryIO", io.BufferedReader(_Ranges(self, size, tag), _RANGE))
+
+    def state(self) -> State | None:
+        if self.seen is None:
+            with suppress(FileNotFoundError), _asking(self):
+                return _state(self.bucket.store.head(self.key))
+        return self.seen
+
+    def content(self) -> tuple[State, str]:
+        digest = hashlib.sha256()
+        with _asking(self):
+            found = obstore.get(self.bucket.store, self.key)
+            for chunk in found.stream():
+                digest.update(chunk)
+        return _state(found.meta), digest.hexdigest()
 
     def end(self, most: int = sys.maxsize) -> bytes:
         size = self.size()
@@ -131,7 +172,7 @@ class InBucket(Location):
         return (tag, size) if size >= 0 else ()
 
     def altered(self, sizes: Mapping[str, int], mark: bytes) -> frozenset[str]:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
             sound = pool.map(lambda item: _has_mark(self / item[0], item[1], mark), sizes.items())
             return frozenset(path for path, fine in zip(sizes, sound, strict=True) if not fine)
 
@@ -177,14 +218,8 @@ class InBucket(Location):
         return type(self)(self.bucket, key)
 
     def _below(self) -> Iterator[tuple[Self, ObjectMeta]]:
-        """All files below a folder, each with what the store says of it; without the objects by which Hadoop marks folders."""
-        with _asking(self):
-            for chunk in obstore.list(self.bucket.store, prefix=f"{self.key}/" if self.key else None):
-                for one in chunk:
-                    place = self._with(one["path"])
-                    # The listing leaves the slash at the end of a mark out: under the rest of its name there is nothing.
-                    if place.key != self.key and (one["size"] or place.is_there()):
-                        yield place, one
+        """All files below a folder, each with what the store says of it."""
+        return ((place, one) for place, one in _objects(self) if _is_file(place, one))
 
     def _bytes(self) -> bytes:
         with _asking(self):
@@ -202,6 +237,67 @@ class InBucket(Location):
     def _put(self, content: bytes, *, replace: bool) -> None:
         with _asking(self):
             obstore.put(self.bucket.store, self.key, content, mode="overwrite" if replace else "create")
+
+
+class _Ranges(io.RawIOBase):
+    """The bytes of one version of an object, at any position."""
+
+    def __init__(self, place: InBucket, size: int, tag: str) -> None:
+        self._place = place
+        self._size = size
+        self._tag = tag
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        end = min(self._size, self._at + len(buffer))
+        if self._at >= end:
+            return 0
+        asked: GetOptions = {"range": (self._at, end), "if_match": self._tag or None}
+        with _asking(self._place):
+            found = bytes(obstore.get(self._place.bucket.store, self._place.key, options=asked).bytes())
+        buffer[: len(found)] = found
+        self._at += len(found)
+        return len(found)
+
+
+def _objects(folder: Place) -> Iterator[tuple[Place, ObjectMeta]]:
+    """All objects below a folder, also those by which Hadoop marks folders."""
+    with _asking(folder):
+        for chunk in obstore.list(folder.bucket.store, prefix=f"{folder.key}/" if folder.key else None):
+            for one in chunk:
+                if one["path"] != folder.key:
+                    yield replace(folder, key=one["path"], seen=None), one
+
+
+def _is_file(place: InBucket, one: ObjectMeta) -> bool:
+    # The listing leaves the slash at the end of a mark out: under the rest of its name there is nothing.
+    return bool(one["size"]) or place.is_there()
+
+
+def _state(one: ObjectMeta) -> State:
+    # Some stores list milliseconds, and say whole seconds of a single object.
+    return State(one["size"], one["last_modified"].replace(microsecond=0))
+
+
+def _fits(parts: Sequence[str], shape: Sequence[str]) -> bool:
+    """Whether a path fits a glob pattern, part by part; `**` is there at most once, for any number of folders."""
+    if "**" in shape:
+        front = shape.index("**")
+        back = len(shape) - front - 1
+        if len(parts) < front + back:
+            return False
+        parts, shape = [*parts[:front], *parts[len(parts) - back :]], [*shape[:front], *shape[front + 1 :]]
+    return len(parts) == len(shape) and all(map(fnmatchcase, parts, shape))
 
 
 def bucket_of(url: str, environ: Mapping[str, str] = os.environ) -> InBucket:
@@ -261,6 +357,8 @@ def _asking(place: InBucket) -> Iterator[None]:
         yield
     except AlreadyExistsError as error:
         raise FileExistsError(f"{place} exists") from error
+    except PreconditionError as error:
+        raise OSError(f"{place} was replaced while it was read") from error
     except (BaseError, FileNotFoundError, NotImplementedError) as error:
         said = str(error)
         if "NoSuchBucket" in said:

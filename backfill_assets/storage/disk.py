@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Final, Self
 
 from backfill_assets.core.errors import LayoutError, StorageError
 from backfill_assets.core.release import StoredFile
-from backfill_assets.storage.location import Location
+from backfill_assets.storage.location import Location, State
 
+EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SHOWN = 200
 
 
@@ -61,6 +62,9 @@ class OnDisk(Location):
     def is_link(self) -> bool:
         return self.path.is_symlink()
 
+    def is_broken_link(self) -> bool:
+        return self.path.is_symlink() and not self.path.exists()
+
     def is_there(self) -> bool:
         return self.path.is_file()
 
@@ -73,11 +77,21 @@ class OnDisk(Location):
         except (FileNotFoundError, NotADirectoryError):
             return iter(())
 
+    def glob(self, pattern: str) -> Iterator[Self]:
+        return map(type(self), self.path.glob(pattern))
+
     def files(self, home: Location, *, without: str = "", links: bool = False) -> Iterator[StoredFile]:
         return _files(self.path, path_of(home), without=without, links=links)
 
     def reader(self) -> BinaryIO:
         return self.path.open("rb")
+
+    def state(self) -> State | None:
+        return _state(self.path.stat()) if self.path.is_file() else None
+
+    def content(self) -> tuple[State, str]:
+        with self.path.open("rb") as file:
+            return _state(os.fstat(file.fileno())), hashlib.file_digest(file, "sha256").hexdigest()
 
     def end(self, most: int = sys.maxsize) -> bytes:
         with self.path.open("rb") as file:
@@ -141,6 +155,10 @@ class OnDisk(Location):
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _state(status: os.stat_result) -> State:
+    return State(status.st_size, EPOCH + dt.timedelta(microseconds=status.st_mtime_ns // 1000))
 
 
 def path_of(place: Location) -> Path:
@@ -216,12 +234,6 @@ def write_private(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)
     path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, as 64 hex digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def size_of(path: str | Path) -> int:

@@ -21,7 +21,7 @@ from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import StoredFile
 from backfill_assets.core.text import checked_name
 from backfill_assets.dataset.consistency import DATA_RELEASES
-from backfill_assets.storage.disk import OnDisk, below, stored_file
+from backfill_assets.storage.disk import stored_file
 from backfill_assets.storage.location import Location
 
 OWNER: Final = "_backfill_assets.json"
@@ -38,7 +38,7 @@ class Layout:
     """The folders of a warehouse; every path that it returns is resolved and below its root."""
 
     warehouse: Location
-    sources: Path
+    sources: Location
 
     def raw_path(self, dataset: str) -> Location:
         """Folder of the raw table.
@@ -122,17 +122,13 @@ class Layout:
         """The notes of all previews; each file is named like its dataset."""
         return tuple(sorted((self.warehouse / "_previews").fitting("[!.]*")))
 
-    def source_file(self, relative: str) -> Path:
-        """A file below the sources folder.
+    def source(self, relative: str) -> Location:
+        """A file or a table below the sources folder.
 
         Raises:
             LayoutError: the path leads out of the sources folder.
         """
-        return below(self.sources, relative)
-
-    def source_place(self, relative: str) -> Location:
-        """The same for a table, or anything else that Spark or delta-rs opens."""
-        return OnDisk(self.source_file(relative))
+        return self.sources.below(relative)
 
     def _adopted(self, dataset: str) -> Location:
         link = self.link(dataset)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 from typing import BinaryIO, Final, Self
 
 from backfill_assets.core.release import StoredFile
 
-_WILD: Final = frozenset("*?[")
+AT_ONCE: Final = 16
+"""Requests in flight to a store: more do not make it answer faster."""
+WILD: Final = frozenset("*?[")
 
 Sync = Callable[["Location"], None]
 """Makes a file, or the names in a folder, durable; once it returns, a power cut does not damage it."""
@@ -19,6 +24,14 @@ Sync = Callable[["Location"], None]
 def sync(place: Location) -> None:
     """Make a file, or the names in a folder, durable; raises OSError if the disk refuses."""
     place.sync()
+
+
+@dataclass(frozen=True)
+class State:
+    """Size of a file in bytes, and the time of its last change; where it is in a bucket, in whole seconds."""
+
+    size: int
+    at: dt.datetime
 
 
 class Location(ABC):
@@ -32,6 +45,11 @@ class Location(ABC):
     @abstractmethod
     def name(self) -> str:
         """The last part of its path."""
+
+    @property
+    def suffix(self) -> str:
+        """What its name ends in, from the last dot on, in lower case."""
+        return PurePosixPath(self.name).suffix.lower()
 
     @property
     @abstractmethod
@@ -79,6 +97,10 @@ class Location(ABC):
         """Whether it is a link, to whatever."""
 
     @abstractmethod
+    def is_broken_link(self) -> bool:
+        """Whether it is a link to nothing, or one of a loop of links."""
+
+    @abstractmethod
     def is_there(self) -> bool:
         """Whether there is a file; a folder is none."""
 
@@ -96,12 +118,16 @@ class Location(ABC):
         Unlike `Path.glob`, it raises what keeps it from looking: a log that cannot be listed is not an empty one.
         """
         part, _, rest = pattern.partition("/")
-        if _WILD.isdisjoint(part):
+        if WILD.isdisjoint(part):
             found = [self / part] if rest or (self / part).is_there() or (self / part).is_folder() else []
         else:
             found = [place for place in self.listed() if fnmatchcase(place.name, part)]
         for place in found:
             yield from place.fitting(rest) if rest else (place,)
+
+    @abstractmethod
+    def glob(self, pattern: str) -> Iterator[Self]:
+        """What fits a glob pattern below a folder, as `Path.glob` finds it; a bucket has only files."""
 
     @abstractmethod
     def files(self, home: Location, *, without: str = "", links: bool = False) -> Iterator[StoredFile]:
@@ -113,6 +139,21 @@ class Location(ABC):
     @abstractmethod
     def reader(self) -> BinaryIO:
         """An open file, for reading at any position."""
+
+    @abstractmethod
+    def state(self) -> State | None:
+        """Size and time of last change of a file, links followed; None if there is no file.
+
+        For what `glob` found in a bucket, it is that of the listing.
+        """
+
+    @abstractmethod
+    def content(self) -> tuple[State, str]:
+        """The state of a file and the SHA-256 of its bytes, as 64 hex digits; both of one version of it."""
+
+    def sha256(self) -> str:
+        """SHA-256 of a file's bytes, as 64 hex digits."""
+        return self.content()[1]
 
     @abstractmethod
     def end(self, most: int = sys.maxsize) -> bytes:

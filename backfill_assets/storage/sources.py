@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from backfill_assets.core.delivery import Delivery, FileContent, Place
 from backfill_assets.core.errors import SourceError
-from backfill_assets.core.path_template import spelled_out
+from backfill_assets.core.path_template import PathTemplate, spelled_out
 from backfill_assets.core.text import visible
 from backfill_assets.dataset.deliveries import place_of
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.storage.disk import below, sha256_of
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import AT_ONCE, Location, State
 
 
 @contextmanager
@@ -38,7 +38,8 @@ def read_from(shown: str) -> Iterator[None]:
 
 _MONTHS: Final = 12
 _TEMPORARY: Final = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".swp", "~")
-EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class SourceFile:
 
     day: dt.date
     path: str
-    file: Path
+    file: Location
     fingerprint: str
     size: int
     delivered_at: dt.datetime
@@ -75,26 +76,46 @@ def discover(
             meanwhile; a link leads to nothing; or the file system cannot list the files.
         LayoutError: a link leads out of the sources folder.
     """
-    found: dict[str, SourceFile] = {}
-    template = loaded.dataset.landing.template
-    prints = {(d.path, d.size, d.delivered_at): d.fingerprint for d in known}
-    for day in sorted({loaded.dataset.due(day) for day in delivery_days}):
-        paths = sorted(_paths(layout, template.filled(day)))
-        if not paths:
-            _require_links(layout, template.filled(day))
-        for path, relative in paths:
-            if not _is_file(path, relative):
-                continue
-            if not relative.isprintable():
-                raise SourceError(
-                    f"{visible(relative)}: its name is not UTF-8 or has invisible characters, shown here as escapes; deliver it "
-                    "under another name"
-                )
-            if doubt := template.doubt(relative):
-                raise SourceError(f"{relative}: {doubt}")
-            with read_from(relative):
-                found[relative] = _source_file(day, relative, below(layout.sources, relative), prints)
-    return tuple(found.values())
+    template, found = loaded.dataset.landing.template, dict[str, tuple[dt.date, Location]]()
+    prints = {(d.path, State(d.size, d.delivered_at)): d.fingerprint for d in known}
+
+    def read(relative: str) -> SourceFile:
+        day, place = found[relative]
+        with read_from(relative):
+            file, state = layout.sources.below(relative), place.state()
+            fingerprint = prints.get((relative, state)) if state is not None else None
+            if state is None or fingerprint is None:
+                require_no_folder(file, relative)
+                state, fingerprint = file.content()
+        return SourceFile(day, relative, file, fingerprint, state.size, state.at)
+
+    days = {loaded.dataset.due(day) for day in delivery_days}
+    for day, relative, place in sorted(_of_days(layout, template, days)):
+        if not _is_file(place, relative):
+            continue
+        if not relative.isprintable():
+            raise SourceError(
+                f"{visible(relative)}: its name is not UTF-8 or has invisible characters, shown here as escapes; deliver it "
+                "under another name"
+            )
+        if doubt := template.doubt(relative):
+            raise SourceError(f"{relative}: {doubt}")
+        found[relative] = day, place
+    for day in sorted(days.difference(day for day, _ in found.values())):
+        _require_links(layout, template.filled(day))
+    return tuple(_all(layout, read, found))
+
+
+def require_no_folder(file: Location, shown: str) -> None:
+    """Refuse a file in a bucket that is also a folder: Spark would read what is below it instead.
+
+    Raises:
+        SourceError: there is an object below its name.
+    """
+    if file.is_folder():
+        raise SourceError(
+            f"{visible(shown)}: there are objects below it, as if it were a folder; remove or rename them"
+        )
 
 
 def require_sources(loaded: LoadedDataset, layout: Layout, known: Callable[[], Iterable[Delivery]]) -> None:
@@ -106,14 +127,15 @@ def require_sources(loaded: LoadedDataset, layout: Layout, known: Callable[[], I
         SourceError: there is no sources folder; or no file in it fits any day, although deliveries are known and files are not
             removed after landing; month and day may be swapped; or the file system cannot list the files.
     """
-    if not layout.sources.is_dir():
+    template, kept = loaded.dataset.landing.template, not loaded.dataset.landing.removed_after_landing
+    # A folder of a bucket is gone with its last file.
+    if not layout.sources.is_folder() and (kept or isinstance(layout.sources, OnDisk)):
         raise SourceError(
             f"{layout.sources}: there is no such folder, so nothing of {loaded.name} can be landed; set BACKFILL_ASSETS_SOURCES "
-            "to the folder that files are delivered to, or create it"
+            "to the folder that files are delivered to, or create it; in a bucket, deliver the first file"
         )
-    template, kept = loaded.dataset.landing.template, not loaded.dataset.landing.removed_after_landing
     there, ordered = False, not template.has_parts
-    for _, relative in _paths(layout, template.of_any_day) if kept or not ordered else ():
+    for relative, _ in _found(layout, template.of_any_day) if kept or not ordered else ():
         if days := template.days_of(relative):
             there = True
             # A day that is no month shows which is which.
@@ -131,8 +153,16 @@ def require_sources(loaded: LoadedDataset, layout: Layout, known: Callable[[], I
 
 
 def gone_from_sources(layout: Layout, deliveries: Iterable[Delivery]) -> frozenset[Place]:
-    """The places of deliveries whose file is gone from the sources, or cannot be checked."""
-    return frozenset(place_of(d) for d in deliveries if not os.path.isfile(layout.sources / d.path))  # noqa: PTH113 - raises nothing
+    """The places of deliveries whose file is gone from the sources, or cannot be checked; raises StorageError if a store fails."""
+
+    def is_there(delivery: Delivery) -> bool:
+        with suppress(OSError):
+            return (layout.sources / delivery.path).is_there()
+        return False
+
+    asked = tuple(deliveries)
+    found = _all(layout, is_there, asked)
+    return frozenset(place_of(one) for one, there in zip(asked, found, strict=True) if not there)
 
 
 def delivered_sizes(loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt.date]) -> Mapping[dt.date, int]:
@@ -145,21 +175,41 @@ def delivered_sizes(loaded: LoadedDataset, layout: Layout, delivery_days: Collec
     """
     template, days = loaded.dataset.landing.template, frozenset(delivery_days)
     sizes: dict[dt.date, int] = {}
-    for path, relative in list(_paths(layout, template.of_any_day)):
+    for relative, place in _found(layout, template.of_any_day):
         for day in days.intersection(template.days_of(relative)):
             with read_from(relative):
-                if path.is_file():
-                    sizes[day] = sizes.get(day, 0) + path.stat().st_size
+                if (state := place.state()) is not None:
+                    sizes[day] = sizes.get(day, 0) + state.size
     return sizes
 
 
-def _paths(layout: Layout, glob: str) -> Iterator[tuple[Path, str]]:
-    """Every path that a glob finds, and the same relative to the sources folder; hidden and temporary ones are left out."""
+def _of_days(
+    layout: Layout, template: PathTemplate, days: Collection[dt.date]
+) -> Iterator[tuple[dt.date, str, Location]]:
+    """Everything that is found for these days: the day, the path below the sources folder, and the place."""
+    if isinstance(layout.sources, OnDisk) or len(days) == 1:
+        yield from ((day, *one) for day in days for one in _found(layout, template.filled(day)))
+        return
+    # A bucket is listed once: each time costs a request per thousand files.
+    for relative, place in _found(layout, template.of_any_day):
+        yield from ((day, relative, place) for day in template.days_of(relative) if day in days)
+
+
+def _found(layout: Layout, glob: str) -> Iterator[tuple[str, Location]]:
+    """What a glob finds, by its path below the sources folder; what is hidden or temporary is left out."""
     with read_from(glob):
-        for path in layout.sources.glob(glob):
-            relative = path.relative_to(layout.sources).as_posix()
+        for place in layout.sources.glob(glob):
+            relative = place.relative_to(layout.sources)
             if not _is_temporary(relative):
-                yield path, relative
+                yield relative, place
+
+
+def _all(layout: Layout, do: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> list[_Answer]:
+    """The answers in order; for files in a bucket, of which each is a request, several at a time."""
+    if isinstance(layout.sources, OnDisk):
+        return list(map(do, asked))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(do, asked))
 
 
 def _is_temporary(relative: str) -> bool:
@@ -167,16 +217,16 @@ def _is_temporary(relative: str) -> bool:
     return any(p.startswith(".") for p in parts) or parts[-1].startswith("_") or parts[-1].endswith(_TEMPORARY)
 
 
-def _is_file(path: Path, relative: str) -> bool:
+def _is_file(place: Location, relative: str) -> bool:
     """Whether there is a file, and not a folder, socket or device.
 
     Raises:
         SourceError: it cannot be checked, or is a link to nothing; the file may be on a volume that is not mounted.
     """
     with read_from(relative):
-        if path.is_file():
+        if place.state() is not None:
             return True
-    _require_target(path, relative)
+    _require_target(place, relative)
     return False
 
 
@@ -190,20 +240,11 @@ def _require_links(layout: Layout, pattern: str) -> None:
         _require_target(layout.sources / relative, relative)
 
 
-def _require_target(path: Path, relative: str) -> None:
+def _require_target(place: Location, relative: str) -> None:
     with read_from(relative):
-        to_nothing = path.is_symlink() and not path.exists()
+        to_nothing = place.is_broken_link()
     if to_nothing:
         raise SourceError(
             f"{visible(relative)}: it is a link whose target is missing; put the target back, such as by mounting its volume, "
             "or remove the link"
         )
-
-
-def _source_file(
-    day: dt.date, relative: str, file: Path, prints: Mapping[tuple[str, int, dt.datetime], str]
-) -> SourceFile:
-    status = file.stat()
-    delivered_at = EPOCH + dt.timedelta(microseconds=status.st_mtime_ns // 1000)
-    known = prints.get((relative, status.st_size, delivered_at))
-    return SourceFile(day, relative, file, known or sha256_of(file), status.st_size, delivered_at)

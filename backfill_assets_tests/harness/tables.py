@@ -82,7 +82,7 @@ def on_paths(act: Callable[[Path], object]) -> Sync:
 def layout(folder: Path) -> Layout:
     """The places of a test; in a bucket if the run has a store, whose files lie in the same folders."""
     place = in_bucket(folder / "warehouse") or OnDisk(folder / "warehouse")
-    return Layout(place, folder / "sources")
+    return Layout(place, OnDisk(folder / "sources"))
 
 
 def rows_of(data: Mapping[dt.date, Sequence[int]], unit: str = "u") -> pa.Table:

@@ -30,7 +30,7 @@ from backfill_assets.delta.adoptable import look_at
 from backfill_assets.project.adopted_dataset import draft_of
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
-from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets_tests.engine import engine_environment
 from backfill_assets_tests.harness.without_dagster import built, publish
 from backfill_assets_tests.spark.workplace import OnTheTestServer, settings_of
@@ -83,7 +83,7 @@ def drafted(root: Path, lake: Path, server: Settings) -> Application:
             "note": pa.array([f"n{i}" for i in ids]),
             "cents": pa.array([int(100 * amount) for amount in amounts]),
         }
-        file = application.settings.sources / "orders" / f"{day}.parquet"
+        file = path_of(application.settings.sources) / "orders" / f"{day}.parquet"
         file.parent.mkdir(parents=True, exist_ok=True)
         parquet.write_table(pa.table(rows), file)
     return application

@@ -34,8 +34,8 @@ ATTEMPT = "_shadow/floor/1"
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    layout = Layout(OnDisk(tmp_path / "warehouse"), tmp_path / "sources")
-    land_orders(layout.sources, generate_orders(tmp_path, SCALE), DAYS[0], DAYS[-1])
+    layout = Layout(OnDisk(tmp_path / "warehouse"), OnDisk(tmp_path / "sources"))
+    land_orders(path_of(layout.sources), generate_orders(tmp_path, SCALE), DAYS[0], DAYS[-1])
     return layout
 
 
@@ -58,7 +58,7 @@ def test_the_bare_job_makes_the_rows_of_the_pipeline(spark: SparkSession, layout
 
 def test_the_bare_jobs_checks_notice_a_line_without_a_cost(spark: SparkSession, layout: Layout) -> None:
     loaded = load_folder(DATASETS).datasets[DATASET]
-    costs = layout.sources / "reference" / "partsupp.parquet"
+    costs = path_of(layout.sources) / "reference" / "partsupp.parquet"
     pq.write_table(pq.read_table(costs).slice(0, 10), costs)
     with pytest.raises(BenchmarkError, match=r"fail on 1995-01-0\d: .*bad_cost"):
         run_floor(spark, loaded, layout, DAYS, path_of(layout.warehouse) / "floor")

@@ -18,7 +18,7 @@ from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.stage import stage
 from backfill_assets.pipeline.tables import read_table
-from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import discover
 from backfill_assets.testing.cases import GoldenCase, collect_cases, differences, lay_out, lay_out_upstreams
@@ -35,8 +35,8 @@ def test_the_models_make_of_a_golden_case_what_it_expects(
     observed: Observed, spark: SparkSession, tmp_path: Path, case: GoldenCase
 ) -> None:
     observed.injected(f"the days of {case.id}: {', '.join(map(str, case.days))}")
-    layout = Layout(OnDisk(tmp_path / "warehouse"), tmp_path / "sources")
-    lay_out(case, layout.sources)
+    layout = Layout(OnDisk(tmp_path / "warehouse"), OnDisk(tmp_path / "sources"))
+    lay_out(case, path_of(layout.sources))
     loaded, dataset = case.loaded, case.loaded.dataset
     delivered = {delivery.day for delivery in case.deliveries}
     lay_out_upstreams(case, layout)

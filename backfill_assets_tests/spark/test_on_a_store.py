@@ -1,4 +1,4 @@
-"""A warehouse in a bucket, from files to releases and back, on a Spark server and an object store of its own."""
+"""Sources and warehouse in a bucket, from files to releases and back, on a Spark server and an object store of their own."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import DataFrame
 from typer.testing import CliRunner
 
 from backfill_assets.application import Application
 from backfill_assets.cli.app import app
-from backfill_assets.core.errors import BackfillError, EngineError, LayoutError, StorageError
+from backfill_assets.core.errors import BackfillError, EngineError, LayoutError, SourceError, StorageError
 from backfill_assets.delta.opening import is_table, table_at
+from backfill_assets.pipeline import land
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.harness.bad_network import OF_A_GOOD_STORE, BadNetwork, Fault, Rule, bad_network
@@ -52,6 +54,7 @@ def application(
         "BACKFILL_ASSETS_STATE": str(root / "state"),
         "BACKFILL_ASSETS_DATASETS": str(root / "datasets"),
         "BACKFILL_ASSETS_WAREHOUSE": f"{store.url}/ware/house",
+        "BACKFILL_ASSETS_SOURCES": f"{store.url}/delivered",
         "BACKFILL_ASSETS_SPARK_MEMORY": "1g",
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -63,11 +66,10 @@ def application(
         SparkServer(made.settings).stop()
 
 
-def deliver(application: Application, day: dt.date, *amounts: int) -> None:
-    file = application.settings.sources / NAME / str(day) / "sold.csv"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    lines = [f"{day},{number},{amount}" for number, amount in enumerate(amounts, start=1)]
-    file.write_text("\n".join(["day,ticket,amount", *lines, ""]))
+def deliver(application: Application, day: dt.date, *amounts: int, name: str = "sold.csv", first: int = 1) -> None:
+    lines = [f"{day},{number},{amount}" for number, amount in enumerate(amounts, start=first)]
+    file = application.settings.sources / f"{NAME}/{day}/{name}"
+    file.write("\n".join(["day,ticket,amount", *lines, ""]))
 
 
 def published(application: Application) -> dict[dt.date, list[int]]:
@@ -114,9 +116,39 @@ def test_days_are_published_corrected_previewed_and_taken_back(application: Appl
     assert json.loads(say("doctor", "--json")) == []
     assert published(application) == first
     # Everything of the tables is in the bucket, and everything of this host beside it.
-    assert not (application.settings.state / "warehouse").exists()
+    assert not [name for name in ("warehouse", "sources") if (application.settings.state / name).exists()]
     assert {path.name for path in (store.folder / "lake" / "ware" / "house").iterdir()} >= {"_owner", "raw", "staging"}
     assert not list((store.folder / "lake").rglob("server.json"))
+
+
+def test_a_file_is_landed_whatever_its_name(application: Application) -> None:
+    day, names = dt.date(2024, 3, 9), ("a b.csv", "50%25+ü.csv", "a#b&c=d;e.csv", "[x]{y}*.csv", "it's.csv")
+    for number, name in enumerate(names, start=1):
+        deliver(application, day, 10 * number, name=name, first=number)
+    with application.session("names") as spark:
+        publish(application, spark, NAME, (day,))
+    assert published(application)[day] == [10, 20, 30, 40, 50]
+    assert {one.path.rpartition("/")[2] for one in application.ledger.deliveries(NAME, [day])} == set(names)
+
+
+def test_a_file_that_is_replaced_while_it_is_landed_is_not_kept(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day = dt.date(2024, 3, 10)
+    deliver(application, day, 1)
+    honest = land.delivered_rows
+
+    def meanwhile(*of: object) -> DataFrame:
+        deliver(application, day, 2)
+        return honest(*of)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(land, "delivered_rows", meanwhile)
+    with application.session("replaced") as spark, pytest.raises(SourceError, match=r"sold\.csv changed or vanished"):
+        publish(application, spark, NAME, (day,))
+    monkeypatch.undo()
+    with application.session("complete") as spark:
+        publish(application, spark, NAME, (day,))
+    assert published(application)[day] == [2]
 
 
 def test_published_days_are_proven_from_the_bucket(application: Application) -> None:
@@ -126,7 +158,7 @@ def test_published_days_are_proven_from_the_bucket(application: Application) -> 
 def test_a_server_that_was_started_for_a_folder_is_refused(spark_server: SparkServer, application: Application) -> None:
     server = SparkServer(application.settings.model_copy(update={"spark_folder": spark_server.folder.root.parent}))
     spark_server.ensure()
-    with pytest.raises(EngineError, match=r"does not know that store.*backfill spark stop"):
+    with pytest.raises(EngineError, match=r"does not know their store.*backfill spark stop"):
         server.ensure()
 
 
@@ -139,6 +171,8 @@ def test_an_installation_with_another_ledger_is_refused(application: Application
 
 _NEXT = itertools.count()
 OF_SPARK = {
+    "the list of what is delivered": ("LIST", r"^delivered"),
+    "a delivered file": ("GET", r"delivered/tickets/.*csv"),
     "rows of raw": ("PUT", r"raw/tickets/.*parquet"),
     "a commit of raw": ("PUT", r"raw/tickets/_delta_log/\d+\.json"),
     "a commit of staging": ("PUT", r"staging/tickets/.*/_delta_log/\d+\.json"),

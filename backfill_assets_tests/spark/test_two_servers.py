@@ -15,6 +15,7 @@ from backfill_assets.delta.opening import table_at
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import driver_of
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.engine import foreign_server
 from backfill_assets_tests.harness.without_dagster import publish
 
@@ -35,7 +36,7 @@ def test_two_servers_publish_days_of_one_dataset_at_the_same_time(spark_server: 
     with foreign_server(Settings.from_env(environ), tmp_path / "big", {}) as url:
         application = Application(Settings.from_env({**environ, "BACKFILL_ASSETS_SPARK_URL_BIG": url}))
         for day in DAYS:
-            file = application.settings.sources / NAME / str(day) / "sold.csv"
+            file = path_of(application.settings.sources) / NAME / str(day) / "sold.csv"
             file.parent.mkdir(parents=True)
             file.write_text(f"day,ticket,amount\n{day},1,{day.day}\n")
 

@@ -9,6 +9,14 @@ import pytest
 
 from backfill_assets.core.errors import SettingsError
 from backfill_assets.settings import Settings
+from backfill_assets.spark.server import SparkServer
+from backfill_assets.spark.start import (
+    DELTA_PACKAGE,
+    S3_PACKAGES,
+    packages_of,
+    server_configuration,
+    store_configuration,
+)
 from backfill_assets.storage.bucket import InBucket
 from backfill_assets.storage.disk import OnDisk
 
@@ -18,7 +26,7 @@ def test_everything_has_a_default_below_the_working_folder(tmp_path: Path, monke
     settings = Settings.from_env({})
     assert settings.state == tmp_path / ".state"
     assert settings.warehouse == OnDisk(tmp_path / ".state" / "warehouse")
-    assert settings.sources == tmp_path / ".state" / "sources"
+    assert settings.sources == OnDisk(tmp_path / ".state" / "sources")
     assert settings.datasets.name == "datasets"
     assert settings.datasets.parent.name == "backfill_assets"
     assert settings.ledger_url == f"sqlite:///{tmp_path}/.state/ledger.db"
@@ -30,7 +38,7 @@ def test_everything_has_a_default_below_the_working_folder(tmp_path: Path, monke
 def test_the_other_folders_follow_the_state_folder() -> None:
     settings = Settings.from_env({"BACKFILL_ASSETS_STATE": "/data/state"})
     assert settings.warehouse == OnDisk(Path("/data/state/warehouse"))
-    assert settings.sources == Path("/data/state/sources")
+    assert settings.sources == OnDisk(Path("/data/state/sources"))
     assert settings.ledger_url == "sqlite:////data/state/ledger.db"
 
 
@@ -54,6 +62,18 @@ def test_a_warehouse_in_a_bucket_has_the_address_and_region_of_the_clouds_own_va
         "AWS_ENDPOINT_URL": "http://store.example.org:9000", "AWS_REGION": "eu-central-1", "AWS_ALLOW_HTTP": "true",
     }  # fmt: skip
     assert str(Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": "s3://lake"}).warehouse) == "s3://lake"
+
+
+@pytest.mark.parametrize("names", [{"WAREHOUSE"}, {"SOURCES"}, {"WAREHOUSE", "SOURCES"}])
+def test_the_embedded_server_knows_the_store_of_tables_or_of_sources(names: set[str], tmp_path: Path) -> None:
+    variables = {"BACKFILL_ASSETS_STATE": str(tmp_path), "AWS_ENDPOINT_URL": "http://store.example.org:9000"}
+    settings = Settings.from_env({**variables, **{f"BACKFILL_ASSETS_{name}": "s3://lake/x" for name in names}})
+    assert {str(settings.warehouse), str(settings.sources)} >= {"s3://lake/x"}
+    assert set(S3_PACKAGES) < set(packages_of(settings))
+    own = server_configuration(settings, SparkServer(settings).folder, 15002)
+    assert own["spark.hadoop.fs.s3a.endpoint"] == "http://store.example.org:9000"
+    folders = Settings.from_env(variables)
+    assert (packages_of(folders), store_configuration(folders, SparkServer(folders).folder)) == ((DELTA_PACKAGE,), {})
 
 
 def test_two_addresses_of_one_store_are_refused() -> None:
@@ -88,7 +108,8 @@ def test_the_chunk_is_a_number_of_days_or_all(text: str, expected: object) -> No
         ("WAREHOUSE", "s3a://bucket/lake", "write s3://"),
         ("WAREHOUSE", "gs://bucket/lake", "nobody has tried"),
         ("WAREHOUSE", "ftp://host/lake", "not a URL"),
-        ("SOURCES", "s3://bucket/files", "not a URL"),
+        ("SOURCES", "s3a://bucket/files", "write s3://"),
+        ("REPORTS", "s3://bucket/reports", "not a URL"),
     ],
 )
 def test_a_bad_value_is_refused_with_variable_value_and_remedy(variable: str, value: str, remedy: str) -> None:

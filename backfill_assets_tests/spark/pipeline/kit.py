@@ -78,7 +78,7 @@ class Kit:
 
     @property
     def layout(self) -> Layout:
-        return Layout(OnDisk(self.root / "warehouse"), self.root / "sources")
+        return Layout(OnDisk(self.root / "warehouse"), OnDisk(self.root / "sources"))
 
     @property
     def settings(self) -> Settings:
@@ -113,7 +113,7 @@ class Kit:
         return loaded
 
     def put(self, name: str, content: str | bytes, hour: int = 0) -> Path:
-        path = self.layout.sources / name
+        path = path_of(self.layout.sources) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         moment = (dt.datetime(2024, 3, 1, tzinfo=dt.UTC) + dt.timedelta(hours=hour)).timestamp()

@@ -112,7 +112,7 @@ def test_a_file_of_a_later_day_wins_whatever_its_time_and_the_latest_file_of_a_d
     assert digests_by_day(OnDisk(raw), DELIVERY_DAY, [D1]) != before
     assert application.basis.staged_inputs("whole", (D1,)) != staged
     assert ids(kit, application, D1, name="whole") == [1, 2]
-    (kit.layout.sources / f"trips/{D1}-1.csv").unlink()
+    (path_of(kit.layout.sources) / f"trips/{D1}-1.csv").unlink()
     with pytest.raises(SourceError, match=rf"trips/{D1}-1.csv: no longer among the sources; put it back"):
         services.reland(kit.spark, "whole", Chosen(days=(D1,)), "again")
     assert services.reland(kit.spark, "whole", Chosen(days=(D1,)), "again", force=True).deliveries == ()
@@ -211,7 +211,7 @@ class Story:
                 self.application = self.described()
             case Other.empty:
                 for place in self.model.files:
-                    (self.house.layout.sources / _path(place)).unlink()
+                    (path_of(self.house.layout.sources) / _path(place)).unlink()
                 self.model.files.clear()
             case Other.back_up:
                 self.back_up()

@@ -147,14 +147,14 @@ def test_a_query_brings_a_file_to_the_grain_and_may_read_references(kit: Kit) ->
 def test_a_delta_table_is_a_golden_source(kit: Kit) -> None:
     loaded = declared(kit, {"table": "golden/bookings"} | GRAIN)
     bookings = pa.table({"day": [D1, D1], "kind": ["a", "b"], "fee": [3.0, 4.5]})
-    write_deltalake(kit.layout.sources / "golden" / "bookings", bookings)
+    write_deltalake(path_of(kit.layout.sources) / "golden" / "bookings", bookings)
     assert counts(kit, loaded, D1)[D1] == GoldenCounts(different=1, equal=1)
 
 
 def test_a_delta_table_is_a_golden_source_as_it_is_now(kit: Kit) -> None:
     loaded = declared(kit, {"table": "golden/bookings"} | GRAIN)
     rows = kit.spark.sql(f"SELECT DATE'{D1}' AS day, 'a' AS kind, 3.0D AS fee UNION ALL SELECT DATE'{D1}', 'b', 4.0D")
-    home = kit.layout.sources / "golden" / "bookings"
+    home = path_of(kit.layout.sources) / "golden" / "bookings"
     rows.write.format("delta").save(str(home))
     assert counts(kit, loaded, D1)[D1] == GoldenCounts(equal=2)
     before = golden_fingerprints(loaded, kit.layout, [D1])

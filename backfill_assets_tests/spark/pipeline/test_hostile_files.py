@@ -156,7 +156,7 @@ def test_a_file_that_vanishes_after_it_was_listed_is_refused_by_name(fmt: str, k
     for part in ("a", "b"):
         kit.put(f"trips/{D1}-{part}.{fmt}", content)
     files = discover(loaded, kit.layout, [D1])
-    (kit.layout.sources / f"trips/{D1}-a.{fmt}").unlink()
+    (path_of(kit.layout.sources) / f"trips/{D1}-a.{fmt}").unlink()
     with pytest.raises(SourceError, match=rf"{D1}-a\.{fmt}"):
         land(kit.spark, loaded, kit.layout, files, NOW)
     assert unwritten(kit)

@@ -21,7 +21,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.pipeline.land import land
 from backfill_assets.settings import Settings
 from backfill_assets.spark.session import open_session
-from backfill_assets.storage.disk import path_of, sha256_of
+from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.sources import discover
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, NOW, Kit, commits, values
 
@@ -41,10 +41,10 @@ def test_files_of_the_days_are_found_in_order_and_temporary_ones_are_not(kit: Ki
     kit.put(f"trips/.{D1}.csv", "")
     for name in (f"{D1}.csv.part", f"{D1}.csv~", f"{D2}.tmp", f"{D2}.csv.swp"):
         kit.put(f"trips/{name}", "")
-    (kit.layout.sources / f"trips/{D2}.folder").mkdir()
+    (path_of(kit.layout.sources) / f"trips/{D2}.folder").mkdir()
     found = discover(loaded, kit.layout, [D2, D1])
     assert [f.path for f in found] == [f"trips/{D1}.csv", f"trips/{D2}-a.csv", f"trips/{D2}-b.csv"]
-    assert found[0].fingerprint == sha256_of(kit.layout.sources / found[0].path)
+    assert found[0].fingerprint == (kit.layout.sources / found[0].path).sha256()
     assert (found[0].day, found[0].size) == (D1, 23)
     assert found[0].delivered_at == dt.datetime(2024, 3, 1, tzinfo=dt.UTC)
 
@@ -53,8 +53,8 @@ def test_a_link_out_of_the_sources_folder_is_refused(kit: Kit, tmp_path: Path) -
     loaded = kit.dataset()
     outside = tmp_path / "outside.csv"
     outside.write_text("secret")
-    (kit.layout.sources / "trips").mkdir()
-    (kit.layout.sources / f"trips/{D1}.csv").symlink_to(outside)
+    (path_of(kit.layout.sources) / "trips").mkdir()
+    (path_of(kit.layout.sources) / f"trips/{D1}.csv").symlink_to(outside)
     with pytest.raises(LayoutError, match="leads out of"):
         discover(loaded, kit.layout, [D1])
 
@@ -63,7 +63,7 @@ def test_a_file_with_two_names_counts_once_for_each(kit: Kit) -> None:
     loaded = kit.dataset()
     file = kit.deliver(D1, f"{D1},1,a,1,1", f"{D1},2,b,1,1")
     for name in (f"trips/{D1}-b.csv", f"trips/{D2}.csv"):
-        (kit.layout.sources / name).symlink_to(file)
+        (path_of(kit.layout.sources) / name).symlink_to(file)
     assert sorted((d.day, d.path, d.rows) for d in kit.land(loaded, D1, D2)) == [
         (D1, f"trips/{D1}-b.csv", 2), (D1, f"trips/{D1}.csv", 2), (D2, f"trips/{D2}.csv", 2),
     ]  # fmt: skip

@@ -25,7 +25,7 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.sources import Reference
 from backfill_assets.pipeline.run_models import read_file
-from backfill_assets.storage.disk import path_of
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, Kit, values
 
 TYPES = {
@@ -166,15 +166,15 @@ def test_a_reference_refuses_the_same_whatever_columns_are_read(kit: Kit) -> Non
         {"format": "csv", "path": "r.csv", "columns": columns, "encoding": "windows-1252"}
     )
     file = kit.put("r.csv", "k,d\n\u20ac,4.500\n".encode("windows-1252"))
-    assert values(read_file(kit.spark, reference, file, "r.csv"), "k", "d") == [("\u20ac", Decimal("4.50"))]
+    assert values(read_file(kit.spark, reference, OnDisk(file), "r.csv"), "k", "d") == [("\u20ac", Decimal("4.50"))]
     file.write_bytes(b"k,d\na,4.5049\n")
     with pytest.raises(PySparkException, match=r"r\.csv: a row cannot be read as dataset.yaml declares it: a,4.5049"):
-        read_file(kit.spark, reference, file, "r.csv").select("k").collect()
+        read_file(kit.spark, reference, OnDisk(file), "r.csv").select("k").collect()
     file.write_bytes(b"\n")
     with pytest.raises(SourceError, match=r"r\.csv: it has no header, so it is incomplete"):
-        read_file(kit.spark, reference, file, "r.csv")
+        read_file(kit.spark, reference, OnDisk(file), "r.csv")
     file.write_bytes(b"k,d\n")
-    assert read_file(kit.spark, reference, file, "r.csv").count() == 0
+    assert read_file(kit.spark, reference, OnDisk(file), "r.csv").count() == 0
 
 
 OLD = {"id": "string", "amount": "string"}
@@ -363,7 +363,7 @@ def test_every_header_that_is_not_refused_can_be_read(fmt: str, header: str, mod
         else:
             quoted = found.replace('"', '""')
             file.write_text(f'id,"{quoted}"\n1,v\n', encoding="utf-8")
-        assert values(read_file(kit.spark, reference, file, "r"), "h", "id") == [("v", "1")]
+        assert values(read_file(kit.spark, reference, OnDisk(file), "r"), "h", "id") == [("v", "1")]
 
 
 def test_parquet_is_read_again_from_its_source_and_named_as_missing_without_it(kit: Kit) -> None:

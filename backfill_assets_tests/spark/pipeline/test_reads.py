@@ -14,6 +14,7 @@ from backfill_assets.dataset.functions import Call, refusal
 from backfill_assets.dataset.loaded import Language, Model, ModelLayer
 from backfill_assets.pipeline.golden import golden_counts
 from backfill_assets.pipeline.run_models import run_model
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.spark.pipeline.kit import D1, Kit
 
 LOOKED_AT = Path(__file__).with_name("spark_functions.txt")
@@ -31,7 +32,7 @@ def tables(module_kit: Kit) -> Iterator[dict[str, DataFrame]]:
     spark.sql("CREATE OR REPLACE FUNCTION default.two_times(x INT) RETURNS INT RETURN 2 * x")
     yield {
         "staging": module_kit.shadow(loaded).where("id < 9"),
-        "kinds": spark.read.csv(str(module_kit.layout.sources)),
+        "kinds": spark.read.csv(str(path_of(module_kit.layout.sources))),
     }
     spark.sql("DROP DATABASE elsewhere CASCADE")
     spark.sql("DROP FUNCTION default.two_times")
@@ -39,7 +40,9 @@ def tables(module_kit: Kit) -> Iterator[dict[str, DataFrame]]:
 
 def run(kit: Kit, tables: dict[str, DataFrame], text: str) -> DataFrame:
     language = Language.python if text.startswith("def ") or "\ndef " in text else Language.sql
-    text = text.replace("{path}", str(kit.root / "elsewhere")).replace("{csv}", str(kit.layout.sources / "kinds.csv"))
+    text = text.replace("{path}", str(kit.root / "elsewhere")).replace(
+        "{csv}", str(path_of(kit.layout.sources) / "kinds.csv")
+    )
     return run_model(kit.spark, Model(ModelLayer.fact, Path("fact"), language, text), tables)
 
 

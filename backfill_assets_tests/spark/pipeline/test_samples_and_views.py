@@ -17,7 +17,7 @@ from backfill_assets.delta.releases_table import ReleasesTable, projection
 from backfill_assets.evidence.inputs import reference_fingerprints
 from backfill_assets.pipeline.samples import sample
 from backfill_assets.pipeline.views import ensure_views
-from backfill_assets.storage.disk import sha256_of
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.tables import manifest
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, NOW, TRIPS, Kit, values
 
@@ -102,12 +102,12 @@ def test_views_show_the_business_columns_of_published_tables_only(kit: Kit) -> N
 
 def test_references_have_fingerprints_and_missing_or_misfit_files_are_named(kit: Kit) -> None:
     loaded = kit.dataset()
-    assert reference_fingerprints(loaded, kit.layout) == {"kinds": sha256_of(kit.layout.sources / "kinds.csv")}
+    assert reference_fingerprints(loaded, kit.layout) == {"kinds": (kit.layout.sources / "kinds.csv").sha256()}
     kit.deliver(D1, f"{D1},1,a,1,1")
     kit.put("kinds.csv", "kind,name\na,Alpha\n")
     with pytest.raises(SourceError, match=r"kinds\.csv: its header does not name label"):
         kit.build(loaded, D1)
-    (kit.layout.sources / "kinds.csv").unlink()
+    (path_of(kit.layout.sources) / "kinds.csv").unlink()
     with pytest.raises(
         SourceError, match=r"the file of reference kinds, kinds\.csv, is not in .*references\.kinds\.path"
     ):

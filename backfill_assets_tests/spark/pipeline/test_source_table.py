@@ -42,7 +42,7 @@ class Bronze:
 
     def __init__(self, kit: Kit, server: Settings) -> None:
         self.kit, self.server = kit, server
-        self.home = kit.layout.sources / "bronze" / "trips"
+        self.home = path_of(kit.layout.sources) / "bronze" / "trips"
 
     def create(self, rows: Rows, day: str = "date", **properties: str) -> None:
         set_to = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
@@ -337,7 +337,7 @@ def test_a_golden_case_of_a_table_is_laid_out_as_the_table_is(bronze: Bronze, tm
     (folder / "expected.csv").write_text(text)
     (folder / "kinds.csv").write_text("kind,label\na,Alpha\n")
     case = read_case(loaded, Case("plain", folder))
-    lay_out(case, bronze.kit.layout.sources)
+    lay_out(case, path_of(bronze.kit.layout.sources))
     application = OnTheTestServer(bronze.kit.settings, bronze.server)
     publish(application, bronze.kit.spark, "trips", case.days)
     assert len(bronze.published()) == 1

@@ -23,6 +23,7 @@ from backfill_assets.core.unit import AttemptState, Hold, Launch, ReleaseMode, U
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.dataset.sources import OnMissing, Source
 from backfill_assets.evidence.basis import CurrentBasis
+from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.sources import delivered_sizes, discover
 from backfill_assets.warehouse import Warehouse
 from backfill_assets_tests.harness.specifications import specification
@@ -61,7 +62,7 @@ class Office:
         self.datasets[name] = self.datasets[name].model_copy(update=changes)
 
     def deliver(self, date: dt.date, size: int = 10) -> None:
-        file = layout(self.folder).sources / "x" / f"{date}.csv"
+        file = path_of(layout(self.folder).sources) / "x" / f"{date}.csv"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("x" * size, encoding="utf-8")
 
@@ -385,11 +386,11 @@ def test_sizes_of_deliveries_are_those_of_the_files_that_a_landing_finds(tmp_pat
                 f"x/e/{date}/part-2.csv.tmp", f"x/{date}_.hidden/1.csv", f"x/{date}/_part.csv",
             )
         ):  # fmt: skip
-            file = home.sources / relative
+            file = path_of(home.sources) / relative
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("x" * (number + 1), encoding="utf-8")
-    (home.sources / f"{RANGE[0]}").mkdir(exist_ok=True)
-    (home.sources / f"{RANGE[0]}" / f"{RANGE[1]}_a.csv").write_text("another day inside", encoding="utf-8")
+    (path_of(home.sources) / f"{RANGE[0]}").mkdir(exist_ok=True)
+    (path_of(home.sources) / f"{RANGE[0]}" / f"{RANGE[1]}_a.csv").write_text("another day inside", encoding="utf-8")
     loaded = _with_pattern(tmp_path, pattern)
     found: dict[dt.date, int] = {}
     for file in discover(loaded, home, RANGE[1:5]):

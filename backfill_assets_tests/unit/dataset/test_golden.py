@@ -13,7 +13,7 @@ import pytest
 import backfill_assets
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.pipeline.formats import require_columns
-from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import discover
 from backfill_assets.testing.cases import Table, collect_cases, differences, lay_out, read_table
@@ -117,13 +117,13 @@ def test_a_case_has_the_name_and_the_compression_that_the_path_asks_for(
     )
     write_case(tmp_path / "d", {case: RAW, "expected.csv": EXPECTED}, yaml)
     (golden,) = collect_cases(tmp_path / "d")
-    layout = Layout(OnDisk(tmp_path / "warehouse"), tmp_path / "sources")
-    lay_out(golden, layout.sources)
+    layout = Layout(OnDisk(tmp_path / "warehouse"), OnDisk(tmp_path / "sources"))
+    lay_out(golden, path_of(layout.sources))
     assert [file.path for file in discover(golden.loaded, layout, [DAY])] == [place]
-    with pa.input_stream(str(layout.sources / place), compression="detect") as file:
+    with pa.input_stream(str(path_of(layout.sources) / place), compression="detect") as file:
         assert file.read() == RAW.encode()
     reference = golden.loaded.dataset.references["cities"]
-    require_columns(layout.sources / "cities.csv.gz", "cities.csv.gz", reference)
+    require_columns((layout.sources / "cities.csv.gz"), "cities.csv.gz", reference)
 
 
 def test_a_case_of_a_parquet_source_has_the_headers_of_its_files(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_case_of_a_parquet_source_has_the_headers_of_its_files(tmp_path: Path)
     lay_out(case, tmp_path / "sources")
     file = tmp_path / "sources" / "trips" / "2024-01-01.parquet"
     assert pq.read_table(file).column_names == ["Trip No", "fare", "city"]
-    require_columns(file, "a", case.loaded.dataset.landing)
+    require_columns(OnDisk(file), "a", case.loaded.dataset.landing)
 
 
 def test_two_files_for_one_place_are_refused(tmp_path: Path) -> None:

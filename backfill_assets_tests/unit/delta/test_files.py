@@ -24,17 +24,17 @@ def shadow(home: Path) -> Path:
 
 
 def test_paths_of_tables_lie_below_the_warehouse(tmp_path: Path) -> None:
-    layout = Layout(OnDisk(tmp_path / "w"), tmp_path / "s")
+    layout = Layout(OnDisk(tmp_path / "w"), OnDisk(tmp_path / "s"))
     assert folder_of(layout.raw_path("sales")) == tmp_path / "w" / "raw" / "sales"
     assert folder_of(layout.staging_path("sales")) == tmp_path / "w" / "staging" / "sales"
     assert folder_of(layout.published_path("sales")) == tmp_path / "w" / "published" / "sales"
-    assert layout.source_file("a/b.csv") == tmp_path / "s" / "a" / "b.csv"
+    assert layout.source("a/b.csv") == OnDisk(tmp_path / "s" / "a" / "b.csv")
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "A", "_shadow"])
 def test_an_unsafe_dataset_name_reaches_no_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidNameError):
-        Layout(OnDisk(tmp_path), tmp_path).raw_path(name)
+        Layout(OnDisk(tmp_path), OnDisk(tmp_path)).raw_path(name)
 
 
 def test_a_link_out_of_the_warehouse_is_refused(tmp_path: Path) -> None:
@@ -42,13 +42,13 @@ def test_a_link_out_of_the_warehouse_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "w" / "raw" / "sales").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(LayoutError, match="leads out of"):
-        Layout(OnDisk(tmp_path / "w"), tmp_path / "s").raw_path("sales")
+        Layout(OnDisk(tmp_path / "w"), OnDisk(tmp_path / "s")).raw_path("sales")
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "/etc/passwd", ""])
 def test_a_source_file_lies_below_the_sources(tmp_path: Path, path: str) -> None:
     with pytest.raises(LayoutError):
-        Layout(OnDisk(tmp_path / "w"), tmp_path / "s").source_file(path)
+        Layout(OnDisk(tmp_path / "w"), OnDisk(tmp_path / "s")).source(path)
 
 
 def test_a_sealed_shadow_is_no_longer_a_table(table: PublishedTable, shadow: Path) -> None:

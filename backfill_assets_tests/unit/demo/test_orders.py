@@ -16,6 +16,7 @@ from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import InvalidDayError, SourceError
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.pipeline.formats import require_columns
+from backfill_assets.storage.disk import OnDisk
 from demo import orders
 from demo.orders import FIRST, LAST, generate_orders, land_orders
 from demo.sources import LandingReport
@@ -103,11 +104,11 @@ def test_the_files_have_the_columns_that_the_dataset_declares(tables: Path, tmp_
     assert (dataset.start, dataset.end) == (FIRST, LAST)
     assert dataset.source is not None
     for file in (tmp_path / "orders").rglob("*.parquet"):
-        require_columns(file, file.name, dataset.source)
+        require_columns(OnDisk(file), file.name, dataset.source)
     heads = dataset.golden["order_heads"].file
     assert heads is not None
     for file in (dataset.references["partsupp"], heads):
-        require_columns(tmp_path / file.path, file.path, file)
+        require_columns(OnDisk(tmp_path / file.path), file.path, file)
 
 
 def test_the_heads_of_all_orders_are_added_up_by_day(tables: Path, tmp_path: Path) -> None:

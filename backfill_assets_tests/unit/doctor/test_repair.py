@@ -24,6 +24,7 @@ from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, StagedD
 from backfill_assets.delta.stored_tables import StoredTables
 from backfill_assets.doctor.doctor import Repairer
 from backfill_assets.doctor.findings import Finding, FindingSeverity, RepairResult, RunAtWork
+from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.layout import SET_ASIDE, ReportFolder
 from backfill_assets_tests.harness.between import Died, between
 from backfill_assets_tests.harness.objects import folder_of
@@ -332,7 +333,7 @@ def test_unfinished_files_of_dead_extracts_are_removed_and_those_of_living_ones_
     here = socket.gethostname()[:32]
     dead, living = (f"2024/03/.01.parquet~{here}~{process}.7.part" for process in (gone.pid, os.getpid()))
     for name in (dead, living, f"others/.01.parquet~{here}~{gone.pid}.7.part", "2024/03/.02.parquet.part"):
-        file = application.layout.sources / name
+        file = path_of(application.layout.sources) / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     before = names_in(application)

@@ -18,7 +18,7 @@ from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.reading import reading_of
 from backfill_assets.delta.reading import digests_by_day
 from backfill_assets.pipeline.batch import Pipeline
-from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.objects import folder_of
 from backfill_assets_tests.harness.tables import day, layout, rows_of
@@ -105,7 +105,7 @@ def test_days_are_to_be_staged_again_when_deliveries_or_code_have_moved(inbox: I
 
 
 def test_a_mistyped_path_of_the_sources_is_no_success_that_landed_nothing(inbox: Inbox) -> None:
-    sources = layout(inbox.folder).sources
+    sources = path_of(layout(inbox.folder).sources)
     inbox.land(D1, D2)
     pipeline(inbox).require_sources("sales")
     sources.rename(inbox.folder / "elsewhere")
@@ -123,7 +123,7 @@ def test_a_mistyped_path_of_the_sources_is_no_success_that_landed_nothing(inbox:
 
 def test_sources_that_are_emptied_after_landing_are_not_called_mistyped(inbox: Inbox) -> None:
     inbox.land(D1, D2)
-    for file in layout(inbox.folder).sources.rglob("*.csv"):
+    for file in path_of(layout(inbox.folder).sources).rglob("*.csv"):
         file.unlink()
     with pytest.raises(SourceError, match=r"set source\.removed_after_landing: true there"):
         pipeline(inbox).require_sources("sales")
@@ -134,20 +134,20 @@ def test_sources_that_are_emptied_after_landing_are_not_called_mistyped(inbox: I
     # Declaring this is no other reading of the landed files.
     assert pipeline(inbox).days_to_land("sales", (D1, D2)) == ()
     assert reading_of(emptied) == reading_of(loaded.dataset.landing)
-    shutil.rmtree(layout(inbox.folder).sources)
+    shutil.rmtree(path_of(layout(inbox.folder).sources))
     with pytest.raises(SourceError, match="there is no such folder"):
         pipeline(inbox).require_sources("sales")
 
 
 def test_an_empty_sources_folder_before_the_first_delivery_is_not_called_mistyped(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path)
-    layout(inbox.folder).sources.mkdir()
+    path_of(layout(inbox.folder).sources).mkdir()
     pipeline(inbox).require_sources("sales")
     # If files are removed day by day, one may be left.
     inbox.deliver(D1)
     inbox.land(D1, D2)
     inbox.deliver(D3)
-    (layout(inbox.folder).sources / "x" / f"{D1}.csv").unlink()
+    (path_of(layout(inbox.folder).sources) / "x" / f"{D1}.csv").unlink()
     pipeline(inbox).require_sources("sales")
     inbox.world.close()
 
@@ -156,7 +156,7 @@ def test_a_day_with_a_file_that_was_compressed_since_is_not_staged(inbox: Inbox)
     source = inbox.loaded["sales"].dataset.landing.model_copy(update={"path": "x/{day}*"})
     inbox.says(source=source)
     inbox.land(D1, D2)
-    plain = layout(inbox.folder).sources / "x" / f"{D1}.csv"
+    plain = path_of(layout(inbox.folder).sources) / "x" / f"{D1}.csv"
     plain.rename(plain.with_name(f"{D1}.csv.gz"))
     inbox.land(D1, D2)
     known = inbox.world.ledger.deliveries("sales", (D1,))
@@ -172,7 +172,7 @@ def test_a_day_with_files_of_a_path_that_was_corrected_since_is_not_staged(inbox
     inbox.land(D1, D2)
     source = inbox.loaded["sales"].dataset.landing.model_copy(update={"path": "y/{day}.csv"})
     inbox.says(source=source)
-    right = layout(inbox.folder).sources / "y" / f"{D1}.csv"
+    right = path_of(layout(inbox.folder).sources) / "y" / f"{D1}.csv"
     right.parent.mkdir()
     right.write_text("id\n2\n", encoding="utf-8")
     inbox.land(D1, D2)

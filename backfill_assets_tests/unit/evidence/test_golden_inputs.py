@@ -17,6 +17,7 @@ from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.sources import Format, Golden, Reference
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.evidence.inputs import fact_inputs
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.tables import day, layout, loaded
 from backfill_assets_tests.harness.world import World
 
@@ -32,7 +33,7 @@ def with_golden(world: World) -> CurrentBasis:
 
 
 def book(folder: Path, text: str) -> None:
-    file = layout(folder).sources / "golden" / "booked.csv"
+    file = path_of(layout(folder).sources) / "golden" / "booked.csv"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
 
@@ -66,13 +67,13 @@ def booked_rows(*days: dt.date) -> pa.Table:
 
 def table_inputs(world: World, home: Path, sql: str | None = None) -> list[str]:
     """The inputs of two days that are compared with a Delta table."""
-    golden = Golden(table=home.relative_to(layout(world.folder).sources).as_posix(), sql=sql, key=("day",))
+    golden = Golden(table=home.relative_to(path_of(layout(world.folder).sources)).as_posix(), sql=sql, key=("day",))
     found = basis(world, world.datasets["sales"].model_copy(update={"golden": {"booked": golden}}))
     return list(found.inputs("sales", [day(0), day(1)]).values())
 
 
 def test_only_the_own_files_of_a_day_in_a_golden_table_by_day_make_it_stale(world: World) -> None:
-    home = layout(world.folder).sources / "golden" / "bookings"
+    home = path_of(layout(world.folder).sources) / "golden" / "bookings"
     write_deltalake(home, booked_rows(day(0), day(1)), partition_by=["day"])
     before = table_inputs(world, home)
     write_deltalake(home, booked_rows(day(1), day(2)), mode="append")
@@ -81,7 +82,7 @@ def test_only_the_own_files_of_a_day_in_a_golden_table_by_day_make_it_stale(worl
 
 
 def test_commits_to_a_golden_table_that_leave_its_files_alone_make_nothing_stale(world: World) -> None:
-    home = layout(world.folder).sources / "golden" / "bookings"
+    home = path_of(layout(world.folder).sources) / "golden" / "bookings"
     write_deltalake(home, booked_rows(day(0)))
     write_deltalake(home, booked_rows(day(0), day(1)), mode="overwrite")
     before = table_inputs(world, home)
@@ -92,7 +93,7 @@ def test_commits_to_a_golden_table_that_leave_its_files_alone_make_nothing_stale
 
 
 def test_every_file_counts_in_a_golden_table_that_is_queried_or_not_kept_by_day(world: World) -> None:
-    whole, queried = (layout(world.folder).sources / "golden" / name for name in ("whole", "queried"))
+    whole, queried = (path_of(layout(world.folder).sources) / "golden" / name for name in ("whole", "queried"))
     write_deltalake(whole, booked_rows(day(0)))
     write_deltalake(queried, booked_rows(day(0)), partition_by=["day"])
     before = table_inputs(world, whole), table_inputs(world, queried, "SELECT max(day) AS day FROM booked")
@@ -103,7 +104,7 @@ def test_every_file_counts_in_a_golden_table_that_is_queried_or_not_kept_by_day(
 
 
 def test_every_commit_to_a_golden_table_with_deletion_vectors_counts(world: World) -> None:
-    home = layout(world.folder).sources / "golden" / "bookings"
+    home = path_of(layout(world.folder).sources) / "golden" / "bookings"
     configuration = {"delta.enableDeletionVectors": "true"}
     write_deltalake(home, booked_rows(day(0)), partition_by=["day"], configuration=configuration)
     before = table_inputs(world, home)
@@ -113,7 +114,7 @@ def test_every_commit_to_a_golden_table_with_deletion_vectors_counts(world: Worl
 
 def test_a_golden_table_with_column_mapping_is_the_same_each_time_it_is_read(world: World) -> None:
     """delta-rs gives the metadata of a column in any order."""
-    home = layout(world.folder).sources / "golden" / "bookings"
+    home = path_of(layout(world.folder).sources) / "golden" / "bookings"
     write_deltalake(home, booked_rows(day(0), day(1)))
     commit = home / "_delta_log" / f"{0:020}.json"
     lines = [json.loads(line) for line in commit.read_text().splitlines()]

@@ -22,7 +22,7 @@ from backfill_assets.dataset.reading import reading_of
 from backfill_assets.dataset.sources import Format, OnMissing, Reference
 from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.evidence.outdated import OutdatedDays
-from backfill_assets.storage import sources
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.actors import TwoChecks
 from backfill_assets_tests.harness.tables import day, layout, loaded
@@ -58,7 +58,7 @@ class Inbox:
         return [late.day for late in self.late.of("sales")]
 
     def deliver(self, date: dt.date, content: str = "id\n1\n") -> None:
-        file = layout(self.folder).sources / "x" / f"{date}.csv"
+        file = path_of(layout(self.folder).sources) / "x" / f"{date}.csv"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content, encoding="utf-8")
         # The clock of a file system is too coarse to tell two deliveries of one test apart.
@@ -147,11 +147,11 @@ def test_a_day_waits_for_any_other_unit(inbox: Inbox, targets: Mapping[str, Sequ
 def test_files_that_are_known_are_not_read_again(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
-    def sha256_of(path: Path) -> str:
-        read.append(path.name)
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+    def sha256(file: OnDisk) -> str:
+        read.append(file.name)
+        return hashlib.sha256(file.path.read_bytes()).hexdigest()
 
-    monkeypatch.setattr(sources, "sha256_of", sha256_of)
+    monkeypatch.setattr(OnDisk, "sha256", sha256)
     assert inbox.days() == []
     assert read == []
     inbox.deliver(D2, "id\n2\n")
@@ -220,19 +220,19 @@ def test_a_file_for_several_days_keeps_each_of_them_late_until_it_is_released(tm
 
 def test_a_new_reference_is_no_late_delivery(inbox: Inbox, tmp_path: Path) -> None:
     cities = Reference(format=Format.csv, path="cities.csv", columns={"city": "string"})
-    (layout(tmp_path).sources / "cities.csv").write_text("city\nParis\n", encoding="utf-8")
+    (path_of(layout(tmp_path).sources) / "cities.csv").write_text("city\nParis\n", encoding="utf-8")
     inbox.says(references={"cities": cities})
     inputs = inbox.basis.inputs("sales", [D1])
     inbox.world.released({D1: [1]})
     inbox.world.clock.advance(dt.timedelta(minutes=1))
-    (layout(tmp_path).sources / "cities.csv").write_text("city\nRoma\n", encoding="utf-8")
+    (path_of(layout(tmp_path).sources) / "cities.csv").write_text("city\nRoma\n", encoding="utf-8")
     assert inbox.basis.inputs("sales", [D1]) != inputs
     assert inbox.days() == []
 
 
 def test_days_that_were_built_from_other_references_are_outdated(inbox: Inbox, tmp_path: Path) -> None:
     cities = Reference(format=Format.csv, path="cities.csv", columns={"city": "string"})
-    file = layout(tmp_path).sources / "cities.csv"
+    file = path_of(layout(tmp_path).sources) / "cities.csv"
     file.write_text("city\nParis\n", encoding="utf-8")
     inbox.says(references={"cities": cities})
     outdated = OutdatedDays(inbox.warehouse, inbox.basis)
@@ -344,7 +344,7 @@ def test_a_day_that_was_released_without_rows_has_moved_once_it_has_a_delivery(i
 def test_the_file_of_a_month_is_late_for_its_published_days_and_fills_its_gaps(week: Inbox) -> None:
     source = week.world.datasets["sales"].landing.model_copy(update={"path": "x/{yyyymm}.csv"})
     week.says(source=source)
-    file = layout(week.folder).sources / "x" / f"{D1:%Y%m}.csv"
+    file = path_of(layout(week.folder).sources) / "x" / f"{D1:%Y%m}.csv"
     file.write_text("id\n1\n", encoding="utf-8")
     found = {late.day: late.gap for late in week.late.of("sales")}
     assert found == {D1: False, D2: False, D3: False, D4: True, D4 + dt.timedelta(days=1): True}

@@ -23,6 +23,7 @@ from backfill_assets.dataset.table_source import TableSource
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.evidence.known_deliveries import KnownDeliveries
 from backfill_assets.evidence.late_deliveries import LateDeliveries
+from backfill_assets.storage.disk import path_of
 from backfill_assets.warehouse import Warehouse
 from backfill_assets_tests.harness.actors import TwoChecks
 from backfill_assets_tests.harness.tables import day, layout, loaded
@@ -50,7 +51,7 @@ class Bronze:
 
     def __init__(self, folder: Path) -> None:
         self.world = World(folder)
-        self.home = layout(folder).sources / "bronze" / "sales"
+        self.home = path_of(layout(folder).sources) / "bronze" / "sales"
         self.world.fingerprints.sources["sales"] = self.home
         self.says()
         self.add({d: [d.day, 10 + d.day] for d in DAYS})

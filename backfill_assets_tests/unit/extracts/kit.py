@@ -15,6 +15,7 @@ from sqlalchemy import Engine, create_engine, text
 from backfill_assets.application import Application
 from backfill_assets.extracts.take import Extracts
 from backfill_assets.settings import Settings
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness import ledgers, postgres
 
 D1, D2, D3 = (dt.date(2024, 3, number) for number in (1, 2, 3))
@@ -76,7 +77,7 @@ def take(application: Application, *days: dt.date, name: str = "orders") -> None
 
 
 def file_of(application: Application, day: dt.date, name: str = "orders") -> Path:
-    return application.layout.sources / "extracts" / name / f"{day}.parquet"
+    return path_of(application.layout.sources) / "extracts" / name / f"{day}.parquet"
 
 
 def rows_in(application: Application, day: dt.date) -> Sequence[Mapping[str, object]]:
@@ -86,7 +87,7 @@ def rows_in(application: Application, day: dt.date) -> Sequence[Mapping[str, obj
 
 def names_in(application: Application) -> list[str]:
     """All files of the sources folder, also hidden ones."""
-    return sorted(path.name for path in application.layout.sources.rglob("*") if path.is_file())
+    return sorted(path.name for path in path_of(application.layout.sources).rglob("*") if path.is_file())
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ from backfill_assets.core.errors import BackfillError, SourceError
 from backfill_assets.dataset.reading import reading_of
 from backfill_assets.extracts.take import Extracts
 from backfill_assets.pipeline.formats import require_columns
-from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.harness.waiting import wait_for
@@ -210,7 +210,7 @@ def test_an_extract_that_is_killed_leaves_nothing_that_counts_and_the_next_one_i
 
 def half_written(application: Application, files: int = 1) -> bool:
     """Whether so many files have the rows of a first batch, and are not finished."""
-    parts = application.layout.sources.rglob(".*.part")
+    parts = path_of(application.layout.sources).rglob(".*.part")
     return sum(path.stat().st_size > 1000 for path in parts) == files
 
 
@@ -367,7 +367,7 @@ def test_any_column_of_a_postgres_is_written_or_refused_without_a_trace(
             return  # no Postgres has such a column
     everything = "SELECT * FROM odd WHERE (:day)::date IS NOT NULL"
     application = orders(tmp_path, database(everything), columns={"id": kind})
-    shutil.rmtree(application.layout.sources, ignore_errors=True)
+    shutil.rmtree(path_of(application.layout.sources), ignore_errors=True)
     try:
         take(application, D1)
     except SourceError as refusal:
@@ -377,7 +377,7 @@ def test_any_column_of_a_postgres_is_written_or_refused_without_a_trace(
         assert said.startswith("orders 2024-03-01: source.extract: ")
         assert names_in(application) == []
     else:
-        require_columns(file_of(application, D1), "odd", application.datasets["orders"].dataset.landing)
+        require_columns(OnDisk(file_of(application, D1)), "odd", application.datasets["orders"].dataset.landing)
     finally:
         application.ledger.close()
 
@@ -396,7 +396,7 @@ def test_memory_does_not_grow_with_the_rows_of_a_day(shop: Engine, tmp_path: Pat
 
 def test_a_sources_folder_that_may_not_be_written_to_is_named(tmp_path: Path, shop: Engine) -> None:
     application = orders(tmp_path, database())
-    application.layout.sources.write_text("not a folder", encoding="utf-8")
+    path_of(application.layout.sources).write_text("not a folder", encoding="utf-8")
     with pytest.raises(BackfillError, match="cannot be written"):
         take(application, D1)
 

@@ -19,6 +19,7 @@ from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.sources import Source
 from backfill_assets.extracts.rows import BATCH, have_same_rows, write_rows
 from backfill_assets.pipeline.formats import require_columns
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets_tests.harness.examples import examples
 from backfill_assets_tests.unit.hostile.watch import observed, showable
 
@@ -67,7 +68,7 @@ def test_all_types_and_null_come_back_exactly_and_fit_the_declared_columns(
 ) -> None:
     declared, file = source(COLUMNS), tmp_path / "rows.parquet"
     write_rows(file, declared, list(COLUMNS), [rows] if rows else [])
-    require_columns(file, "rows.parquet", declared)
+    require_columns(OnDisk(file), "rows.parquet", declared)
     assert read(file) == [tuple(map(in_utc, row)) for row in rows]
     # As an instant in UTC: equal times of two zones can differ in what they are.
     assert all(at is None or at.utcoffset() == dt.timedelta(0) for *_, at, _, _ in read(file))
@@ -177,7 +178,7 @@ def test_columns_are_found_in_any_order_and_case_and_optional_ones_may_be_missin
     columns = {"id": "long", "no": {"from": "Invoice No", "type": "string"}, "note": "string"}
     declared, file = source(columns, optional=["note"]), tmp_path / "rows.parquet"
     write_rows(file, declared, ["INVOICE NO", "Id"], [[("a", 1)]])
-    require_columns(file, "rows.parquet", declared)
+    require_columns(OnDisk(file), "rows.parquet", declared)
     assert pq.read_table(file).to_pylist() == [{"id": 1, "invoice no": "a"}]
 
 

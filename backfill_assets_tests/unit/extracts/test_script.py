@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +21,8 @@ import psutil
 import pytest
 
 from backfill_assets.core.errors import BackfillError, SourceError
+from backfill_assets.storage.bucket import bucket_of
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.full_disk import LIMITED, NO_DISK, TMPFS, full, small_disk
 from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.observed import Observed
@@ -159,7 +162,7 @@ def test_a_disk_without_room_for_a_file_is_named_and_the_file_before_stays(
 ) -> None:
     application = orders(tmp_path, FILE, ONE + MANY)
     with small_disk() as (disk, kind):
-        application.layout.sources.symlink_to(disk)
+        path_of(application.layout.sources).symlink_to(disk)
         file_of(application, D1).parent.mkdir(parents=True)
         file_of(application, D1).write_text("before", encoding="utf-8")
         observed.injected(f"{kind if kind == TMPFS else LIMITED}, with room for {pages} pages, while a file is written")
@@ -210,3 +213,11 @@ def test_the_process_of_a_file_ends_with_the_worker(tmp_path: Path) -> None:
     worker.send_signal(signal.SIGKILL)
     worker.wait()
     wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the process to end", 30)
+
+
+def test_an_extract_into_a_bucket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    application = orders(tmp_path, FILE, "def extract(day):\n  return []")
+    monkeypatch.setattr(application, "layout", replace(application.layout, sources=bucket_of("s3://lake/delivered")))
+    told = r"^orders 2024-03-01: source\.extract: s3://lake/.*/2024-03-01\.parquet is in a bucket.*SOURCES to a folder"
+    with pytest.raises(SourceError, match=told):
+        take(application, D1)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backfill_assets.core.errors import BackfillError
+from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.examples import EXAMPLES
 from backfill_assets_tests.unit.extracts.kit import D1, file_of, names_in, orders, take
 from backfill_assets_tests.unit.hostile.strategies import often
@@ -103,7 +104,7 @@ def scripts(draw: st.DrawFn) -> str:
 @given(scripts())
 def test_whatever_a_file_returns_arrives_whole_or_is_refused_and_nothing_lands(tmp_path: Path, script: str) -> None:
     application = orders(tmp_path, {"file": "extract.py", "timeout": "1m"}, script, columns=COLUMNS)
-    shutil.rmtree(application.layout.sources, ignore_errors=True)
+    shutil.rmtree(path_of(application.layout.sources), ignore_errors=True)
     try:
         take(application, D1)
     except BackfillError as refusal:

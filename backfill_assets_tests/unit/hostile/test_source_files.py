@@ -28,7 +28,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import CsvOptions, Encoding, FileColumn, Files, Format, Reference
 from backfill_assets.evidence.inputs import golden_fingerprints, reference_fingerprints
 from backfill_assets.pipeline.formats import require_columns
-from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import delivered_sizes, discover, require_sources
 from backfill_assets_tests.harness.dataset_folders import YAML, loaded, write_dataset
@@ -54,7 +54,7 @@ def trips(tmp_path: Path) -> LoadedDataset:
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
     (tmp_path / "sources" / "trips").mkdir(parents=True)
-    return Layout(OnDisk(tmp_path / "warehouse"), tmp_path / "sources")
+    return Layout(OnDisk(tmp_path / "warehouse"), OnDisk(tmp_path / "sources"))
 
 
 def declared(kind: Format, **csv: object) -> Files:
@@ -73,7 +73,7 @@ def declared(kind: Format, **csv: object) -> Files:
 def tried(file: Path, kind: Format, **csv: object) -> None:
     with nothing_written(file.parent), little_read():
         try:
-            require_columns(file, file.name, declared(kind, **csv))
+            require_columns(OnDisk(file), file.name, declared(kind, **csv))
         except SourceError as refusal:
             text = observed(refusal)
             showable(text)
@@ -135,7 +135,7 @@ def test_a_parquet_file_of_another_schema_is_refused_by_name(tmp_path: Path, col
     except (pa.ArrowException, ValueError):
         return
     with pytest.raises(SourceError, match=r"^a\.parquet"):
-        require_columns(tmp_path / "a.parquet", "a.parquet", declared(Format.parquet))
+        require_columns(OnDisk(tmp_path / "a.parquet"), "a.parquet", declared(Format.parquet))
     tried(tmp_path / "a.parquet", Format.parquet)
 
 
@@ -162,7 +162,7 @@ def test_a_parquet_file_of_another_schema_is_refused_by_name(tmp_path: Path, col
 def test_a_senseless_header_is_refused(content: bytes, name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SourceError) as refused, little_read():
-        require_columns(tmp_path / name, name, declared(Format.csv))
+        require_columns(OnDisk(tmp_path / name), name, declared(Format.csv))
     assert message in observed(refused.value)
 
 
@@ -181,11 +181,11 @@ def test_a_file_that_ends_in_zeros_is_refused(content: bytes, kind: Format, head
     for end in ends:
         file.write_bytes(content + end)
         with pytest.raises(SourceError, match=r"^a: it ends in zero bytes, so it is incomplete; deliver it again"):
-            require_columns(file, "a", declared(kind, header=header))
+            require_columns(OnDisk(file), "a", declared(kind, header=header))
     # Such a line is quarantined; only blank lines are ignored.
     for end in (b"2\0\0", b"2\0\0\n", b"\n \r\n"):
         file.write_bytes(content + end)
-        require_columns(file, "a", declared(kind, header=header))
+        require_columns(OnDisk(file), "a", declared(kind, header=header))
 
 
 def packed(content: bytes, ending: str) -> bytes:
@@ -214,21 +214,21 @@ def test_an_archive_that_is_cut_anywhere_is_refused(
         for end in range(len(whole)):
             file.write_bytes(whole[:end])
             with pytest.raises(SourceError, match=rf"^{name}: (is no complete|cannot be read)") as refused:
-                require_columns(file, name, declared(kind, header=header))
+                require_columns(OnDisk(file), name, declared(kind, header=header))
             helpful(str(refused.value), name, line=False)
         for good in (whole, whole * 2):
             file.write_bytes(good)
-            require_columns(file, name, declared(kind, header=header))
+            require_columns(OnDisk(file), name, declared(kind, header=header))
         # Zstandard has a checksum only where its writer asks for one.
         flipped = [whole[:-9] + b"\xff" + whole[-8:]] if ending == ".gz" else []
         for bad in (*flipped, whole + b"\n1,2,3\n", whole + content):
             file.write_bytes(bad)
             with pytest.raises(SourceError, match=rf"^{name}: cannot be read") as refused:
-                require_columns(file, name, declared(kind, header=header))
+                require_columns(OnDisk(file), name, declared(kind, header=header))
         observed.found(refused.value)
         file.write_bytes(packed(content + b"\0" * 9, ending))
         with pytest.raises(SourceError, match=rf"^{name}: it ends in zero bytes"):
-            require_columns(file, name, declared(kind, header=header))
+            require_columns(OnDisk(file), name, declared(kind, header=header))
 
 
 @pytest.mark.parametrize(("kind", "header"), TEXT_FILES, ids=["csv", "csv without a header", "jsonl"])
@@ -259,7 +259,7 @@ def test_a_name_that_does_not_say_how_a_file_is_compressed_is_refused(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(SourceError, match=rf"^{name}: (is no complete|its name or its first bytes)") as refused:
-        require_columns(tmp_path / name, name, declared(kind, header=header))
+        require_columns(OnDisk(tmp_path / name), name, declared(kind, header=header))
     helpful(observed(refused.value), name, line=False)
 
 
@@ -267,7 +267,7 @@ def test_an_archive_behind_a_link_is_what_its_target_says(tmp_path: Path) -> Non
     (tmp_path / "blob").write_bytes(gzipped(HEADER))
     (tmp_path / "a.csv.gz").symlink_to(tmp_path / "blob")
     with pytest.raises(SourceError, match=r"^a\.csv\.gz: its name or its first bytes .* of its target"):
-        require_columns((tmp_path / "a.csv.gz").resolve(), "a.csv.gz", declared(Format.csv, header=False))
+        require_columns(OnDisk((tmp_path / "a.csv.gz").resolve()), "a.csv.gz", declared(Format.csv, header=False))
 
 
 def with_headers(kind: Format, **columns: object) -> Files:
@@ -302,10 +302,10 @@ INVOICES = {
 def test_a_header_of_a_csv_file_is_found_once_or_refused_by_name(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(content)
     if not message:
-        require_columns(tmp_path / "a", "a", with_headers(Format.csv, **INVOICES))
+        require_columns(OnDisk(tmp_path / "a"), "a", with_headers(Format.csv, **INVOICES))
         return
     with pytest.raises(SourceError) as refused:
-        require_columns(tmp_path / "a", "a", with_headers(Format.csv, **INVOICES))
+        require_columns(OnDisk(tmp_path / "a"), "a", with_headers(Format.csv, **INVOICES))
     assert message in observed(refused.value)
     helpful(str(refused.value), "a", line=False)
 
@@ -313,19 +313,19 @@ def test_a_header_of_a_csv_file_is_found_once_or_refused_by_name(content: bytes,
 def test_an_optional_column_under_its_own_name_is_not_silently_null(tmp_path: Path) -> None:
     renamed = with_headers(Format.csv, **INVOICES).model_copy(update={"optional": ("no", "amount")})
     (tmp_path / "a").write_bytes(b"city\n")
-    require_columns(tmp_path / "a", "a", renamed)
+    require_columns(OnDisk(tmp_path / "a"), "a", renamed)
     (tmp_path / "a").write_bytes(b"city,NO\n")
     with pytest.raises(SourceError, match=r"its header does not name Invoice No; expected .* found city, no"):
-        require_columns(tmp_path / "a", "a", renamed)
+        require_columns(OnDisk(tmp_path / "a"), "a", renamed)
 
 
 def test_headers_of_json_and_parquet_are_found_once_or_refused_by_name(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text('{"INVOICE NO": "1", "Betrag, \u20ac": 2, "no": 3, "city": "x"}\n', encoding="utf-8")
-    require_columns(file, "a", with_headers(Format.jsonl, **INVOICES))
+    require_columns(OnDisk(file), "a", with_headers(Format.jsonl, **INVOICES))
     file.write_text('{"no": "1", "Betrag, \u20ac": 2, "city": "x"}\n', encoding="utf-8")
     with pytest.raises(SourceError, match="none of its records has Invoice No; expected Invoice No, "):
-        require_columns(file, "a", with_headers(Format.jsonl, **INVOICES))
+        require_columns(OnDisk(file), "a", with_headers(Format.jsonl, **INVOICES))
     columns = {
         "INVOICE no": pa.array(["1"]),
         "Betrag, \u20ac": pa.array([2]),
@@ -333,13 +333,13 @@ def test_headers_of_json_and_parquet_are_found_once_or_refused_by_name(tmp_path:
         "No": pa.array([1.5]),
     }
     pq.write_table(pa.table(columns), file)
-    require_columns(file, "a", with_headers(Format.parquet, **INVOICES))
+    require_columns(OnDisk(file), "a", with_headers(Format.parquet, **INVOICES))
     pq.write_table(pa.table({**columns, "Betrag, \u20ac": pa.array([2.5])}), file)
     with pytest.raises(SourceError, match="a: column Betrag, \u20ac: expected long, found double"):
-        require_columns(file, "a", with_headers(Format.parquet, **INVOICES))
+        require_columns(OnDisk(file), "a", with_headers(Format.parquet, **INVOICES))
     pq.write_table(pa.table({**columns, "Invoice No": pa.array(["2"])}), file)
     with pytest.raises(SourceError, match="its header names Invoice No twice"):
-        require_columns(file, "a", with_headers(Format.parquet, **INVOICES))
+        require_columns(OnDisk(file), "a", with_headers(Format.parquet, **INVOICES))
 
 
 def write_header(file: Path, kind: Format, header: str) -> None:
@@ -366,10 +366,10 @@ def test_any_header_is_found_where_it_is_and_a_file_without_it_is_refused(
     for there in (header, header.upper(), header.lower(), f"{header}_", "no", "\u202e", "\x1b[2J"):
         write_header(file, kind, there)
         if there.lower() == header.lower():
-            require_columns(file, "a", one)
+            require_columns(OnDisk(file), "a", one)
             continue
         with pytest.raises(SourceError) as refused:
-            require_columns(file, "a", one)
+            require_columns(OnDisk(file), "a", one)
         showable(observed(refused.value))
         helpful(str(refused.value), "a", line=False)
 
@@ -382,14 +382,14 @@ file_names = st.binary(min_size=1, max_size=30) | texts(surrogates=True).map(
 @often
 @given(st.lists(file_names, max_size=4))
 def test_no_name_of_a_file_does_harm(trips: LoadedDataset, layout: Layout, odd: list[bytes]) -> None:
-    folder = layout.sources / "trips"
+    folder = path_of(layout.sources) / "trips"
     made = []
     for name in odd:
         path = os.path.join(os.fsencode(folder), b"2024-01-01" + name.replace(b"/", b"_").replace(b"\0", b"")[:200])  # noqa: PTH118  # of bytes
         with open(path, "wb") as out:  # noqa: PTH123  # of bytes
             out.write(HEADER)
         made.append(path)
-    with nothing_written(layout.sources), little_read():
+    with nothing_written(path_of(layout.sources)), little_read():
         try:
             for found in discover(trips, layout, [DAY]):
                 assert found.path.isprintable()
@@ -419,7 +419,7 @@ def placed(folder: Path, path: str) -> LoadedDataset:
 def test_a_file_whose_day_is_unclear_is_refused_by_name(
     path: str, there: str, refusal: str, layout: Layout, tmp_path: Path
 ) -> None:
-    file = layout.sources / "trips" / there
+    file = path_of(layout.sources) / "trips" / there
     file.write_bytes(HEADER)
     with pytest.raises(SourceError, match=refusal) as refused:
         discover(placed(tmp_path, path), layout, [DAY])
@@ -433,7 +433,7 @@ def test_month_and_day_in_the_wrong_order_are_refused_as_soon_as_one_file_shows_
         placed(tmp_path / order, f"trips/{order}.csv") for order in ("{yyyy}/{mm}/{dd}", "{yyyy}/{dd}/{mm}")
     )
     for day in range(1, 14):
-        file = layout.sources / "trips" / "2024" / f"{day:02}" / "01.csv"
+        file = path_of(layout.sources) / "trips" / "2024" / f"{day:02}" / "01.csv"
         file.parent.mkdir(parents=True)
         file.write_bytes(HEADER)
         if day <= 12:
@@ -451,8 +451,8 @@ def test_month_and_day_in_the_wrong_order_are_refused_as_soon_as_one_file_shows_
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "/dev/zero", "../../secret"])
 def test_a_link_is_followed_below_the_sources_only(target: str, trips: LoadedDataset, layout: Layout) -> None:
-    (layout.sources.parent / "secret").write_text("secret")
-    link = layout.sources / "trips" / "2024-01-01.csv"
+    (path_of(layout.sources).parent / "secret").write_text("secret")
+    link = path_of(layout.sources) / "trips" / "2024-01-01.csv"
     link.symlink_to(target)
     if target == "/dev/zero":
         assert discover(trips, layout, [DAY]) == ()
@@ -466,8 +466,8 @@ def test_a_link_to_nothing_is_refused_by_name(
     target: str, trips: LoadedDataset, layout: Layout, tmp_path: Path
 ) -> None:
     spelled_out = loaded(write_dataset(tmp_path / "spelled_out", yaml=YAML))
-    (layout.sources / "trips" / "2024-01-01-a.csv").write_bytes(HEADER)
-    (layout.sources / "trips" / "2024-01-01.csv").symlink_to(target)
+    (path_of(layout.sources) / "trips" / "2024-01-01-a.csv").write_bytes(HEADER)
+    (path_of(layout.sources) / "trips" / "2024-01-01.csv").symlink_to(target)
     for one in (trips, spelled_out):
         with pytest.raises(SourceError, match=r"^trips/2024-01-01\.csv: it is a link whose target is missing"):
             discover(one, layout, [DAY])
@@ -488,8 +488,8 @@ def test_a_folder_that_is_a_link_to_nothing_is_refused_by_name(
 ) -> None:
     one = loaded(write_dataset(tmp_path / "datasets", yaml=YAML.replace("trips/{day}.csv", path) + BY_KEY))
     assert discover(one, layout, [DAY]) == ()
-    (layout.sources / "mnt").mkdir()
-    (layout.sources / link).symlink_to("/unmounted")
+    (path_of(layout.sources) / "mnt").mkdir()
+    (path_of(layout.sources) / link).symlink_to("/unmounted")
     with pytest.raises(SourceError, match=rf"^{link}: it is a link whose target is missing"):
         discover(one, layout, [DAY])
 
@@ -500,7 +500,7 @@ def test_a_path_that_the_file_system_does_not_let_us_read_is_refused_by_name(
     """Like a folder without permission, which would not stop root: here the target name of a link is too long."""
     spelled_out = loaded(write_dataset(tmp_path / "spelled_out", yaml=YAML))
     inside = loaded(write_dataset(tmp_path / "inside", yaml=YAML.replace("{day}.csv", "{day}.csv/a")))
-    (layout.sources / "trips" / "2024-01-01.csv").symlink_to("x" * 300)
+    (path_of(layout.sources) / "trips" / "2024-01-01.csv").symlink_to("x" * 300)
     for one in (trips, spelled_out, inside):
         for look in (discover, delivered_sizes):
             with pytest.raises(SourceError, match=r"^trips/.*: it cannot be read, or is gone \(File name too long\)"):
@@ -512,13 +512,13 @@ def test_a_path_that_the_file_system_does_not_let_us_read_is_refused_by_name(
 def test_a_warehouse_behind_a_circular_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "raw").symlink_to(tmp_path / "raw")
     with pytest.raises(LayoutError, match="is no path below"):
-        Layout(OnDisk(tmp_path), tmp_path).raw_path("trips")
+        Layout(OnDisk(tmp_path), OnDisk(tmp_path)).raw_path("trips")
 
 
 @pytest.fixture
 def flickering(layout: Layout) -> Iterator[Path]:
     """A file that comes and goes, as on a network file system whose listing is older than its files."""
-    file, over = layout.sources / "trips" / "2024-01-01.csv", threading.Event()
+    file, over = path_of(layout.sources) / "trips" / "2024-01-01.csv", threading.Event()
 
     def flicker() -> None:
         while not over.is_set():
@@ -549,7 +549,7 @@ def test_a_file_that_vanishes_during_the_check_is_found_gone_or_refused(
 def test_a_file_that_is_gone_when_it_is_read_is_refused_by_name(trips: LoadedDataset, layout: Layout) -> None:
     for kind in (Format.csv, Format.parquet):
         with pytest.raises(SourceError, match=r"^trips/gone: .*deliver it again"):
-            require_columns(layout.sources / "gone", "trips/gone", declared(kind))
+            require_columns((layout.sources / "gone"), "trips/gone", declared(kind))
 
 
 GOLDEN = """\
@@ -566,8 +566,8 @@ def compared(tmp_path: Path) -> LoadedDataset:
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "/dev/zero", "../secret", "f.csv"])
 def test_a_golden_file_is_followed_below_the_sources_only(target: str, compared: LoadedDataset, layout: Layout) -> None:
-    (layout.sources.parent / "secret").write_text("secret")
-    (layout.sources / "f.csv").symlink_to(target)
+    (path_of(layout.sources).parent / "secret").write_text("secret")
+    (path_of(layout.sources) / "f.csv").symlink_to(target)
     with pytest.raises(LayoutError, match=r"'f\.csv'"), little_read():
         golden_fingerprints(compared, layout, [DAY])
 
@@ -578,9 +578,9 @@ def test_a_golden_file_is_followed_below_the_sources_only(target: str, compared:
     ids=range(5),
 )
 def test_a_golden_table_that_is_none_is_refused_by_name(log: bytes, compared: LoadedDataset, layout: Layout) -> None:
-    (layout.sources / "f.csv").write_bytes(HEADER)
-    (layout.sources / "g" / "_delta_log").mkdir(parents=True)
-    (layout.sources / "g" / "_delta_log" / f"{0:020}.json").write_bytes(log)
+    (path_of(layout.sources) / "f.csv").write_bytes(HEADER)
+    (path_of(layout.sources) / "g" / "_delta_log").mkdir(parents=True)
+    (path_of(layout.sources) / "g" / "_delta_log" / f"{0:020}.json").write_bytes(log)
     with pytest.raises(
         SourceError, match=r"golden\.booked: g is not a complete Delta table: .*; deliver it completely"
     ) as no:
@@ -589,6 +589,6 @@ def test_a_golden_table_that_is_none_is_refused_by_name(log: bytes, compared: Lo
 
 
 def test_a_reference_that_is_gone_is_refused_by_name(trips: LoadedDataset, layout: Layout) -> None:
-    (layout.sources / "cities.csv").mkdir()
+    (path_of(layout.sources) / "cities.csv").mkdir()
     with pytest.raises(SourceError, match=r"the file of reference cities, cities\.csv, is not in"):
         reference_fingerprints(trips, layout)

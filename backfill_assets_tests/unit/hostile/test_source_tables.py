@@ -26,7 +26,7 @@ from backfill_assets.dataset.table_source import TableSource
 from backfill_assets.delta.adoptable import look_at
 from backfill_assets.delta.reading import held_by_day
 from backfill_assets.evidence.known_deliveries import TableVersion, table_days, table_version
-from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets_tests.harness.tables import dataset, day, layout, loaded
 from backfill_assets_tests.unit.hostile.strategies import broken, days, often, spoiled, texts
 from backfill_assets_tests.unit.hostile.watch import little_read, nothing_written, observed, showable
@@ -50,7 +50,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sources_with(table: Path, below: Path, name: str = NAME) -> Iterator[Path]:
     """A folder of its own for one example, whose sources have the table under this name."""
     with tempfile.TemporaryDirectory(dir=below) as folder:
-        shutil.copytree(table, layout(Path(folder)).sources / name)
+        shutil.copytree(table, path_of(layout(Path(folder)).sources) / name)
         yield Path(folder)
 
 
@@ -94,7 +94,7 @@ def taken_for(name: str) -> set[str]:
 def read_under(table: Path, below: Path, name: str) -> TableVersion | None:
     """What is found under a name, beside folders with another table that the name could be taken for."""
     with sources_with(table, below, f"bronze/{name}") as folder:
-        home = layout(folder).sources / "bronze"
+        home = path_of(layout(folder).sources) / "bronze"
         for other in taken_for(name):
             if not (home / other).exists():
                 write_deltalake(
@@ -116,7 +116,7 @@ def test_a_table_is_read_from_the_folder_that_is_named_and_from_no_other(
 @pytest.mark.parametrize("name", ["a%20b", "a%2520b", "%2e%2e", "%41", "\u00fc%C3%BC"])
 def test_a_name_that_delta_rs_takes_for_another_is_refused(name: str, table: Path, tmp_path: Path) -> None:
     with sources_with(table, tmp_path, f"bronze/{name}") as folder:
-        home = layout(folder).source_file(f"bronze/{name}")
+        home = path_of(layout(folder).source(f"bronze/{name}"))
         with pytest.raises(
             SourceError, match=r"source\.table: .*because of the % in its path, .* would be read; rename"
         ):
@@ -147,7 +147,7 @@ def lines_of(table: Path) -> list[Line]:
 
 
 def rewrite(folder: Path, content: bytes) -> None:
-    (layout(folder).sources / NAME / "_delta_log" / f"{0:020}.json").write_bytes(content)
+    (path_of(layout(folder).sources) / NAME / "_delta_log" / f"{0:020}.json").write_bytes(content)
 
 
 def as_log(lines: list[Line]) -> bytes:
@@ -280,7 +280,7 @@ def test_any_column_of_the_day_is_the_one_that_is_there_or_refused(table: Path, 
 
 def test_a_table_without_any_file_has_no_day(table: Path, tmp_path: Path) -> None:
     with sources_with(table, tmp_path) as folder:
-        DeltaTable(layout(folder).sources / NAME).delete()
+        DeltaTable(path_of(layout(folder).sources) / NAME).delete()
         version = found(described(folder), folder)
     assert version is not None
     assert version.days == {}
@@ -288,7 +288,7 @@ def test_a_table_without_any_file_has_no_day(table: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("target", ["/etc", "../..", "trips", "/proc/self"])
 def test_a_table_is_followed_below_the_sources_only(target: str, tmp_path: Path) -> None:
-    home = layout(tmp_path).sources / "bronze"
+    home = path_of(layout(tmp_path).sources) / "bronze"
     home.mkdir(parents=True)
     (home / "trips").symlink_to(target)
     assert found(described(tmp_path), tmp_path) is None

@@ -19,6 +19,7 @@ from backfill_assets.core.delivery import Deed, Delivery
 from backfill_assets.core.errors import ArgumentError, DatasetError, SourceError
 from backfill_assets.dataset.deliveries import heads
 from backfill_assets.pipeline.deliveries import Chosen
+from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import House
@@ -40,7 +41,7 @@ def run(*words: str) -> str:
 
 
 def deliver(house: House, content: str, hour: int = 0) -> Path:
-    file = house.application.layout.sources / FILE
+    file = path_of(house.application.layout.sources) / FILE
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(content, encoding="utf-8")
     os.utime(file, (1_700_000_000 + 3600 * hour,) * 2)

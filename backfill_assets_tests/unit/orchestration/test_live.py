@@ -226,7 +226,7 @@ def test_each_late_day_becomes_one_live_run_of_its_group(application: Applicatio
 
 
 def test_a_missing_sources_folder_is_reported_and_hides_no_day(application: Application) -> None:
-    application.settings.sources.rmdir()
+    path_of(application.settings.sources).rmdir()
     data = _look(application, LateDay("rides", dt.date(2024, 3, 1), (), "d1gest"))
     assert [request.partition_key for request in data.run_requests or ()] == ["2024-03-01"]
     data = _look(application)

@@ -12,6 +12,7 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.release import AHEAD
 from backfill_assets.core.unit import UnitState
 from backfill_assets.orchestration.launches import BACKFILL_TAG
+from backfill_assets.storage.disk import path_of
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.observed import Observed
@@ -61,7 +62,7 @@ def test_released_days_stay_current_until_a_delivery_a_file_or_another_release_m
     assert not pipeline.is_current(unit, "sales", (D1, D2))
     assert pipeline.is_current(unit, "sales", (D2,))
 
-    source = house.application.settings.sources / "x" / f"{D2}.csv"
+    source = path_of(house.application.settings.sources) / "x" / f"{D2}.csv"
     source.parent.mkdir()
     source.write_text("id,day,amount\n", encoding="utf-8")
     assert not pipeline.is_current(unit, "sales", (D2,))

@@ -72,7 +72,7 @@ def test_commands_about_deliveries_refuse_a_table_with_what_to_do_instead(house:
 
 def test_status_names_days_that_moved_and_days_that_are_gone_and_the_doctor_finds_nothing(house: House) -> None:
     application = Application.from_env()
-    home = application.layout.source_file("bronze/events")
+    home = path_of(application.layout.source("bronze/events"))
     reader = TableFingerprints({}, sources={"events": home})
     KnownDeliveries(application.warehouse, reader).of("events", DAYS)
     world = house.world

@@ -33,6 +33,7 @@ from backfill_assets.evidence.readiness import Readiness
 from backfill_assets.release.adopt import Adopted, Adoption
 from backfill_assets.release.finish import no_checkpoint
 from backfill_assets.release.reconcile import SettlementKind
+from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.layout import OWNER
 from backfill_assets.storage.owner import OWNER_FILE
 from backfill_assets_tests.harness.specifications import NAME
@@ -812,7 +813,7 @@ def test_rows_that_nobody_has_accepted_do_not_go_on_into_the_tables_that_are_bui
 
 def test_a_table_that_the_dataset_itself_reads_is_not_adopted(world: World) -> None:
     """Each release would be read again as new rows: an amount in cents would be multiplied by 100 each time."""
-    lake = layout(world.folder).sources / "lake" / "sales"
+    lake = path_of(layout(world.folder).sources) / "lake" / "sales"
     write(lake, {day(0): [1]})
     said = world.datasets["sales"].model_dump(mode="json", exclude_defaults=True)
     said["source"] = {"table": "lake/sales", "day": "day", "columns": {"id": "long", "amount": "long"}}

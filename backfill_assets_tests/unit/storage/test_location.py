@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 import io
 import itertools
 import os
@@ -22,26 +24,11 @@ from backfill_assets.delta.opening import is_table, table_at
 from backfill_assets.storage.bucket import bucket_of
 from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.location import Location, move_into, parents_up_to, remove_all, sync
-from backfill_assets_tests.harness.objects import ObjectStore, object_store
+from backfill_assets.system import SystemClock
+from backfill_assets_tests.harness.objects import ObjectStore
 from backfill_assets_tests.harness.tables import day, rows_of
 
 _HOMES = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with object_store(tmp_path_factory.mktemp("objects")) as running, pytest.MonkeyPatch.context() as patch:
-        for name, value in running.environ.items():
-            patch.setenv(name, value)
-        yield running
-
-
-@pytest.fixture(params=["folder", "bucket"])
-def home(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
-    if request.param == "folder":
-        return OnDisk(tmp_path / "home")
-    store = request.getfixturevalue("store")
-    return bucket_of(f"{store.url}/{next(_HOMES)}")
 
 
 def names(found: Iterator[Location]) -> list[str]:
@@ -60,6 +47,7 @@ def test_what_is_written_is_read_and_what_is_not_there_is_missing(home: Location
     with file.reader() as opened:
         opened.seek(-2, io.SEEK_END)
         assert opened.read() == b"ch"
+    assert file.sha256() == hashlib.sha256("Zürich".encode()).hexdigest()
     assert (file.is_there(), file.is_folder(), file.parent.is_there(), file.parent.is_folder()) == (
         True, False, False, True,
     )  # fmt: skip
@@ -72,6 +60,53 @@ def test_what_is_written_is_read_and_what_is_not_there_is_missing(home: Location
     file.remove()
     file.remove()
     assert not file.is_there()
+
+
+def test_a_file_says_when_it_was_changed_and_what_is_in_it_and_a_folder_nothing(home: Location) -> None:
+    file, begin = home / "a/b", SystemClock().now()
+    assert file.state() is None
+    with pytest.raises(FileNotFoundError):
+        file.content()
+    file.parent.make_folder()
+    file.write("rows")
+    state, fingerprint = file.content()
+    assert (state, fingerprint) == (file.state(), file.sha256())
+    assert (state.size, fingerprint) == (4, hashlib.sha256(b"rows").hexdigest())
+    assert abs(state.at - begin) < dt.timedelta(minutes=5)
+    assert ((home / "a").state(), file.is_broken_link()) == (None, False)
+    (found,) = home.glob("*/b")
+    assert (found, found.state()) == (file, state)
+
+
+@pytest.mark.parametrize("path", ["./a/b", "a//b", "a/./b"])
+def test_a_path_may_be_written_in_several_ways(home: Location, path: str) -> None:
+    file = home / "a/b"
+    file.parent.make_folder()
+    file.write("rows")
+    assert home.below(path).text() == "rows"
+    assert [place.relative_to(home) for place in home.glob(path)] == ["a/b"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3_000_000), st.sampled_from([0, 1, 70_000, 2_000_000, -1])), max_size=6))
+def test_an_object_is_read_at_any_position_like_a_file(store: ObjectStore, reads: list[tuple[int, int]]) -> None:
+    place, content = bucket_of(f"{store.url}/large"), "".join(f"{number:08}" for number in range(312_500))
+    if not place.is_there():
+        place.write(content)
+    with place.reader() as found, io.BytesIO(content.encode()) as expected:
+        for position, length in reads:
+            assert (found.seek(position), found.read(length)) == (expected.seek(position), expected.read(length))
+            assert found.tell() == expected.tell()
+
+
+def test_what_is_read_is_of_one_version(store: ObjectStore) -> None:
+    place = bucket_of(f"{store.url}/replaced")
+    place.write("1" * 2_500_000)
+    with place.reader() as found:
+        assert found.read(10) == b"1" * 10
+        place.write("2" * 2_500_000)
+        with pytest.raises(OSError, match="was replaced while it was read"):
+            found.read()
 
 
 def test_of_many_that_create_a_file_at_once_exactly_one_wins(home: Location) -> None:
@@ -159,7 +194,7 @@ def test_a_folder_is_renamed_with_all_its_files_once(home: Location) -> None:
 def test_a_rename_in_a_bucket_can_be_cut_off_anywhere_and_repeated(
     store: ObjectStore, copied: int, removed: int
 ) -> None:
-    home = bucket_of(f"{store.url}/{next(_HOMES)}")
+    home = bucket_of(f"{store.url}/found{next(_HOMES)}")
     last_first = [f"{number}.json" for number in reversed(range(5))]
     for name in last_first[removed if copied == len(last_first) else 0 :]:
         (home / "log" / name).write(name)
@@ -171,7 +206,7 @@ def test_a_rename_in_a_bucket_can_be_cut_off_anywhere_and_repeated(
 
 
 def test_what_somebody_writes_after_the_rename_is_neither_taken_over_nor_removed(store: ObjectStore) -> None:
-    home = bucket_of(f"{store.url}/{next(_HOMES)}")
+    home = bucket_of(f"{store.url}/found{next(_HOMES)}")
     for name in ("0.json", "1.json"):
         (home / "log" / name).write(name)
     (home / "log").rename_folder("sealed", "0.json")
@@ -186,7 +221,7 @@ def test_what_somebody_writes_after_the_rename_is_neither_taken_over_nor_removed
 
 
 def test_marks_of_folders_as_hadoop_leaves_them_are_no_files(store: ObjectStore) -> None:
-    home = bucket_of(f"{store.url}/{next(_HOMES)}")
+    home = bucket_of(f"{store.url}/found{next(_HOMES)}")
     marks = S3FileSystem(endpoint_override=store.environ["AWS_ENDPOINT_URL"].removeprefix("http://"), scheme="http")
     for folder in ("a", "a/_delta_log", "b"):
         marks.create_dir(str(home / folder).removeprefix("s3://"))
@@ -268,12 +303,14 @@ def test_a_delta_table_is_opened_where_it_is(home: Location) -> None:
         st.lists(st.sampled_from(["a", "b", ".c", "_d", "day=1", "x y", "ü", "1.json"]), min_size=1, max_size=3).map("/".join),
         st.text(max_size=5), max_size=5,
     ),
-    st.sampled_from(["*", "[!.]*", "*.json", "a", "*/*", "a/*", "*/1.json", "day=1/[ab]"]),
+    st.sampled_from(
+        ["*", "[!.]*", "*.json", "a", "a/b", "*/*", "a/*", "*/1.json", "day=1/[ab]", "**/*.json", "a/**/b", "**/a/*", "a/**/[ab]"]
+    ),
 )  # fmt: skip
 def test_folder_and_bucket_find_the_same(
     store: ObjectStore, tmp_path_factory: pytest.TempPathFactory, files: dict[str, str], pattern: str
 ) -> None:
-    homes = OnDisk(tmp_path_factory.mktemp("same")), bucket_of(f"{store.url}/{next(_HOMES)}")
+    homes = OnDisk(tmp_path_factory.mktemp("same")), bucket_of(f"{store.url}/found{next(_HOMES)}")
     # A name is a file or a folder: an object store would let it be both.
     kept = {path: text for path, text in files.items() if not any(other.startswith(f"{path}/") for other in files)}
     seen = []
@@ -283,7 +320,8 @@ def test_folder_and_bucket_find_the_same(
             (home / path).write(text)
         seen.append(
             (
-                sorted(place.relative_to(home) for place in home.fitting(pattern)),
+                sorted(place.relative_to(home) for place in home.fitting(pattern)) if "**" not in pattern else [],
+                sorted(place.relative_to(home) for place in home.glob(pattern) if place.is_there()),
                 sorted((file.path, file.size) for file in home.files(home)) if kept else [],
                 names(home.listed()),
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,30 +17,19 @@ from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
 from backfill_assets.storage.owner import OWNER_FILE, require_one_winner, require_owner, take_warehouse
 from backfill_assets_tests.harness.bad_network import Fault, Rule, bad_network
-from backfill_assets_tests.harness.objects import ObjectStore, object_store
+from backfill_assets_tests.harness.objects import ObjectStore
 
 _HOMES = itertools.count()
 OURS, THEIRS = "0a1b2c3d4e5f6071", "ffffffffffffffff"
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
-    with object_store(tmp_path_factory.mktemp("objects")) as running, pytest.MonkeyPatch.context() as patch:
-        for name, value in running.environ.items():
-            patch.setenv(name, value)
-        yield running
-
-
-@pytest.fixture(params=["folder", "bucket"])
-def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
-    if request.param == "folder":
-        return OnDisk(tmp_path / "ware" / "house")
-    store = request.getfixturevalue("store")
-    return bucket_of(f"{store.url}/{next(_HOMES)}")
+@pytest.fixture
+def warehouse(home: Location) -> Location:
+    return home / "ware/house"
 
 
 def layout(warehouse: Location) -> Layout:
-    return Layout(warehouse, Path("sources"))
+    return Layout(warehouse, OnDisk(Path("sources")))
 
 
 def names(warehouse: Location) -> list[str]:
@@ -95,7 +83,7 @@ def test_a_store_in_which_two_create_one_object_is_refused_and_nothing_stays_the
 ) -> None:
     with bad_network(store.environ["AWS_ENDPOINT_URL"]) as between:
         monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
-        warehouse = bucket_of(f"{store.url}/{next(_HOMES)}")
+        warehouse = bucket_of(f"{store.url}/owned{next(_HOMES)}")
         told, deceived = (
             r"16 writers created the same file.*docs/storage\.md",
             Rule(Fault.two_winners, "PUT", for_good=True),

@@ -177,9 +177,10 @@ class PublishedTable:
             return known
         if not self.exists():
             raise PreconditionError(f"release {manifest.release}: there is no table at {self._root}; prepare it first")
-        table = self._open()
-        before = self._files_of(table)
-        self._verify(manifest, table, before, base_version)
+        with opening.reached(self._root):
+            table = self._open()
+            before = self._files_of(table)
+            self._verify(manifest, table, before, base_version)
         try:
             write(table, manifest, self._dataset, self._clock.now())
         except (DeltaError, OSError) as error:
@@ -196,13 +197,15 @@ class PublishedTable:
 
     def verify(self, manifest: Manifest, base_version: int) -> None:
         """Refuse a manifest that `commit` would refuse, with the same errors; commits nothing."""
-        table = self._open()
-        self._verify(manifest, table, self._files_of(table), base_version)
+        with opening.reached(self._root):
+            table = self._open()
+            self._verify(manifest, table, self._files_of(table), base_version)
 
     def committed(self, release: str) -> int | None:
         """The version in which a release was committed, or None; survives the clean-up of the log."""
         # The transaction identifier has the version: a commit on a compared base can only become the next one.
-        return self._open().transaction_version(release) if self.exists() else None
+        with opening.reached(self._root):
+            return self._open().transaction_version(release) if self.exists() else None
 
     def set_aside_torn(self) -> bool:
         """Set the newest commit aside if a power cut left it incomplete and unreadable; returns whether it did."""

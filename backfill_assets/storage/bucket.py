@@ -236,7 +236,10 @@ class InBucket(Location):
 
     def _put(self, content: bytes, *, replace: bool) -> None:
         with _asking(self):
-            obstore.put(self.bucket.store, self.key, content, mode="overwrite" if replace else "create")
+            try:
+                obstore.put(self.bucket.store, self.key, content, mode="overwrite" if replace else "create")
+            except AlreadyExistsError as error:
+                raise FileExistsError(f"{self} exists") from error
 
 
 class _Ranges(io.RawIOBase):
@@ -350,13 +353,10 @@ def _asking(place: InBucket) -> Iterator[None]:
 
     Raises:
         FileNotFoundError: there is no such object.
-        FileExistsError: there is one already.
         StorageError: the store refuses, does not answer, or has no such bucket.
     """
     try:
         yield
-    except AlreadyExistsError as error:
-        raise FileExistsError(f"{place} exists") from error
     except PreconditionError as error:
         raise OSError(f"{place} was replaced while it was read") from error
     except (BaseError, FileNotFoundError, NotImplementedError) as error:

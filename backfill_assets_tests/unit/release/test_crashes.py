@@ -165,7 +165,10 @@ def test_a_crash_while_half_a_unit_is_taken_back_changes_nothing_about_the_end(
             if len(calls) > at:
                 raise Died
 
-    tables = {name: between(t, ("commit", "store_manifest"), before=die_at) for name, t in two.tables.items()}
+    tables = {
+        name: between(t, ("commit", "store_manifest", "restore_manifest"), before=die_at)
+        for name, t in two.tables.items()
+    }
     ledger = between(two.ledger, ("intend", "finalize", "abandon"), before=die_at)
     with pytest.raises(Died):
         replace(two.publisher(damage), warehouse=replace(two.warehouse(), ledger=ledger, tables=tables)).release(

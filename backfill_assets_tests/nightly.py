@@ -19,7 +19,11 @@ _EVENTS: Final = "../packages/dagster-batched-events/tests"
 _STRANGERS: Final = ("OPTIMIZE-in the range", "VACUUM-in the range", "DELETE-*", "an INSERT-outside of it")
 _OLD: Final = ("*-0001", "*-0005")
 _TYPES: Final = ("a_string", "a_wide_decimal", "a_timestamp")
-_FIRST: Final = ("dagster/test_campaign.py", "unit/release/test_commit_stress.py")
+_FIRST: Final = (
+    "dagster/test_campaign.py",
+    "unit/release/test_commit_stress.py",
+    "unit/faults/test_object_store.py",
+)
 """Begin before all others, as the longest of `make test` and of `make test-all`: the last to end decides how long a run takes."""
 
 NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
@@ -161,6 +165,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "spark/test_on_a_store.py::test_whatever_goes_wrong_at_a_request_of_spark_the_next_launch_is_enough": (
         "a commit of staging-lost_answer",
     ),
+    "spark/test_on_a_cluster.py": (),
     "spark/test_two_servers.py": (),
     # Tests on whole installations with Dagster, and in the browser
     "dagster/test_approval.py": (),

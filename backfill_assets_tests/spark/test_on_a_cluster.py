@@ -44,6 +44,8 @@ def test_days_are_published_corrected_taken_back_and_proven(tmp_path: Path) -> N
         }
         for name, value in environ.items():
             patch.setenv(name, value)
+        # `make test` sets spark.testing there, with which a worker asks for a checkout of Spark.
+        patch.delenv("JAVA_TOOL_OPTIONS", raising=False)
         cluster = running.enter_context(standalone(tmp_path / "cluster", os.environ))
         for number in range(2):
             running.enter_context(worker(cluster, number, 1, "1g", os.environ))

@@ -116,9 +116,10 @@ def _require_still(
 
 def _is_still(file: SourceFile) -> bool:
     try:
-        return file.file.sha256() == file.fingerprint
+        state, fingerprint = file.file.content()
     except (OSError, StorageError):
         return False
+    return (state.size, fingerprint) == (file.size, file.fingerprint)
 
 
 def require_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> None:

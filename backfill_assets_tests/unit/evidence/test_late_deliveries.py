@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from backfill_assets.dataset.sources import Format, OnMissing, Reference
 from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.evidence.outdated import OutdatedDays
 from backfill_assets.storage.disk import OnDisk, path_of
+from backfill_assets.storage.location import State
 from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.actors import TwoChecks
 from backfill_assets_tests.harness.tables import day, layout, loaded
@@ -147,11 +147,13 @@ def test_a_day_waits_for_any_other_unit(inbox: Inbox, targets: Mapping[str, Sequ
 def test_files_that_are_known_are_not_read_again(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
-    def sha256(file: OnDisk) -> str:
-        read.append(file.name)
-        return hashlib.sha256(file.path.read_bytes()).hexdigest()
+    honest = OnDisk.content
 
-    monkeypatch.setattr(OnDisk, "sha256", sha256)
+    def content(file: OnDisk) -> tuple[State, str]:
+        read.append(file.name)
+        return honest(file)
+
+    monkeypatch.setattr(OnDisk, "content", content)
     assert inbox.days() == []
     assert read == []
     inbox.deliver(D2, "id\n2\n")

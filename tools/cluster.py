@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -181,7 +181,9 @@ def main() -> None:
     asked.add_argument("--cores", type=int, default=1, help="of each worker")
     asked.add_argument("--memory", default="1g", help="of each worker")
     given = asked.parse_args()
-    with ExitStack() as running:
+    # Otherwise it would end at once, and leave its servers behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), ExitStack() as running:
         cluster = running.enter_context(standalone(given.folder / "cluster", os.environ))
         for number in range(given.workers):
             running.enter_context(worker(cluster, number, given.cores, given.memory, os.environ))
@@ -189,7 +191,7 @@ def main() -> None:
         url = running.enter_context(connect(cluster, settings, given.folder / "connect", given.memory))
         sys.stdout.write(f"export BACKFILL_ASSETS_SPARK_URL='{url}'\n")
         sys.stdout.flush()
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        signal.pause()
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ _REFUSED: Final = (PermissionDeniedError, UnauthenticatedError)
 _NO_ACCESS: Final = ("403 Forbidden", "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 _SHOWN: Final = 200
 
-Place = TypeVar("Place", bound="InBucket")
+_Folder = TypeVar("_Folder", bound="InBucket")
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class _Ranges(io.RawIOBase):
         return len(found)
 
 
-def _objects(folder: Place) -> Iterator[tuple[Place, ObjectMeta]]:
+def _objects(folder: _Folder) -> Iterator[tuple[_Folder, ObjectMeta]]:
     """All objects below a folder, also those by which Hadoop marks folders."""
     with _asking(folder):
         for chunk in obstore.list(folder.bucket.store, prefix=f"{folder.key}/" if folder.key else None):
@@ -353,6 +353,7 @@ def _asking(place: InBucket) -> Iterator[None]:
 
     Raises:
         FileNotFoundError: there is no such object.
+        OSError: it was replaced while it was read.
         StorageError: the store refuses, does not answer, or has no such bucket.
     """
     try:

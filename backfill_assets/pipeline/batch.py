@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,10 +13,12 @@ from pyspark.sql import SparkSession
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import EvidenceError, UnitError
 from backfill_assets.core.evidence import Basis, DayEvidence
+from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.layers import Layer
-from backfill_assets.core.measured import NOTHING, Alone, Compared, DayMeasurement, SourceState, UpstreamState
+from backfill_assets.core.measured import NOTHING, Alone, Compared, DayMeasurement, Seam, SourceState, UpstreamState
 from backfill_assets.core.release import layout_digest
-from backfill_assets.core.unit import Attempt, StagedDay, Unit
+from backfill_assets.core.unit import LOCK_WAIT, Attempt, StagedDay, Unit
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.evidence.inputs import by_delivery_day, source_state, week_before
@@ -232,7 +235,7 @@ class Pipeline(Landing):
         source, contract = self._source(spark, name, days), unit.contract.of(name)
         schema = schema_change(loaded.dataset, self.tables[name].types())
         neighbours = Neighbours(self.ledger, unit, frames)
-        seams = neighbours.seams(sides)
+        beside, seams = neighbours.checked_beside(days), neighbours.seams(sides)
         nulls = neighbours.null_rises({day: one.shadow_files for day, one in pending.items()}, active)
         came, went = self.basis.added_and_dropped(name, [day for day in days if sides[day].published.rows])
         question = Question(frames, attempt.number, sides, contract, came, went)
@@ -259,7 +262,12 @@ class Pipeline(Landing):
             samples |= sample(frames, failed, self.basis.in_force(name, days))
         done = tuple(_with_samples(one, samples) for one in evidence)
         self.ledger.add_comparisons(attempt.number, rows.comparisons)
-        self.ledger.add_evidence(attempt.number, done)
+        # Of two batches that are checked at the same time, the second to end is responsible for the step between them.
+        with self.ledger.lock(f"seams:{unit.id}:{name}", LOCK_WAIT) if neighbours.has_places(days) else nullcontext():
+            if neighbours.checked_beside(days) != beside:
+                late = neighbours.seams(sides)
+                done = tuple(_with_seams(loaded.dataset, one, contract, late.get(one.day, ())) for one in done)
+            self.ledger.add_evidence(attempt.number, done)
         return done
 
     def _upstreams(self, frames: Frames) -> Mapping[dt.date, UpstreamState]:
@@ -297,6 +305,14 @@ class Pipeline(Landing):
                 f"materialize {attempt.dataset}/shadow for these days together with its checks"
             )
         return built
+
+
+def _with_seams(dataset: Dataset, one: DayEvidence, contract: Contract, seams: tuple[Seam, ...]) -> DayEvidence:
+    """The evidence of a day, judged again with these seams; its samples stay."""
+    compared = replace(one.compared or Compared(), seams=seams)
+    samples = {(v.check, v.day): v.sample for v in one.verdicts}
+    judged = replace(one, compared=compared, verdicts=judge(dataset, one.measured, contract, compared))
+    return _with_samples(judged, samples)
 
 
 def _with_samples(one: DayEvidence, samples: Samples) -> DayEvidence:

@@ -295,6 +295,15 @@ class Neighbours:
             found.setdefault(seam.day if seam.day in batch else seam.day - ONE_DAY, []).append(seam)
         return {day: tuple(own) for day, own in found.items()}
 
+    def has_places(self, batch: Collection[dt.date]) -> bool:
+        """Whether the unit may leave a seam at an edge of the batch, or in it."""
+        return bool(self._touched(batch))
+
+    def checked_beside(self, batch: Collection[dt.date]) -> Mapping[dt.date, int]:
+        """The attempts whose evidence counts for the days at such places that are not of the batch, as far as they are checked."""
+        days = {day for both in self._touched(batch).values() for day in both}
+        return {day: e.attempt for day, e in self._evidence(days - set(batch)).items() if e.verdicts}
+
     def null_rises(self, built: Files, published: Files) -> Mapping[dt.date, tuple[NullRise, ...]]:
         """The columns of the batch's days that are null more often than before; `published` also has a week around the days."""
         dataset = self.frames.dataset
@@ -311,8 +320,7 @@ class Neighbours:
         return {day: evidence for (_, day), evidence in found.items()}
 
     def _places(self, batch: Mapping[dt.date, Sides]) -> Days:
-        own = {place: {place, place - ONE_DAY} for place in places(self.unit.targets[self.frames.loaded.name])}
-        own = {place: both for place, both in own.items() if both & set(batch)}
+        own = self._touched(batch)
         # The side of a step that is built last is responsible for it, even if its own content is unchanged.
         built = self._evidence({day for both in own.values() for day in both} - set(batch))
         changed = {day for day, sides in batch.items() if _is_changed(sides.published, sides.shadow)}
@@ -320,6 +328,11 @@ class Neighbours:
             day for day, e in built.items() if e.verdicts and _is_changed(e.measured.published, e.measured.shadow)
         }
         return tuple(place for place, both in own.items() if both & changed)
+
+    def _touched(self, batch: Collection[dt.date]) -> Mapping[dt.date, set[dt.date]]:
+        """The places at which the unit may leave a seam and a side is of the batch, with the days of both sides."""
+        both = {place: {place, place - ONE_DAY} for place in places(self.unit.targets[self.frames.loaded.name])}
+        return {place: sides for place, sides in both.items() if sides & set(batch)}
 
     def _series(
         self, at: Days, batch: Mapping[dt.date, Sides]

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import cast
@@ -23,7 +23,8 @@ from deltalake import DeltaTable, write_deltalake
 from backfill_assets.application import Application
 from backfill_assets.core.errors import EvidenceError, SourceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
-from backfill_assets.core.unit import Unit, UnitState
+from backfill_assets.core.expected_change import parse_contract
+from backfill_assets.core.unit import Attempt, Unit, UnitState
 from backfill_assets.pipeline.deliveries import Chosen
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, read_in_force
@@ -546,3 +547,35 @@ def test_a_file_that_is_still_being_written_while_it_is_landed_is_refused_and_le
     with pytest.raises(SourceError, match=rf"trips/{D1}.csv changed or vanished while it was read"):
         land(kit.spark, loaded, kit.layout, [begun], NOW)
     assert [d.rows for d in kit.land(loaded, D1, D2)] == [2, 1]
+
+
+def test_a_step_between_two_batches_that_are_checked_at_the_same_time_is_refused(kit: Kit) -> None:
+    days = tuple(D1 + dt.timedelta(i) for i in range(14))
+    before, march = days[:2], days[2:]
+    strict = {"seams": {"severity": "error"}}
+    kit.dataset(measures={"fee": {}}, checks=strict)
+    for day in days:
+        kit.deliver(day, f"{day},1,a,100,{10 + day.day % 4}.00")
+    publish(Application(kit.settings), kit.spark, "trips", days)
+    fact = FACT.replace("fee FROM", "CAST(IF(day >= '2024-03-01', fee * 5, fee) AS decimal(12, 2)) AS fee FROM")
+    kit.dataset(fact=fact, measures={"fee": {}}, checks=strict)
+    application = Application(kit.settings)
+    unit = opened(application, {"trips": days}, parse_contract({"fee": "any"}, ["fee"]))
+
+    def begun(batch: Sequence[dt.date]) -> Attempt:
+        attempt = application.ledger.start_attempt(unit.id, "trips", batch, str(batch[0]), dt.timedelta(minutes=10))
+        application.pipeline.build(kit.spark, unit, attempt)
+        return attempt
+
+    first, second = begun(before), begun(march)
+
+    def other(_call: str) -> None:
+        application.pipeline.validate(kit.spark, unit, second)
+
+    busy = between(application.ledger, {"add_comparisons"}, before=other)
+    replace(application.pipeline, warehouse=replace(application.warehouse, ledger=busy)).validate(
+        kit.spark, unit, first
+    )
+    evidence = judged(application, unit, "trips")
+    refused = {day: [v.check for v in one.verdicts if v.refuses] for day, one in evidence.items()}
+    assert refused == {day: ["seams"] if day == before[-1] else [] for day in days}

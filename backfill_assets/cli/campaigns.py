@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +17,6 @@ from backfill_assets.cli.output import (
     Json,
     Webserver,
     as_json,
-    backfill_slots,
     chosen_day,
     finish,
     opened_services,
@@ -49,8 +46,6 @@ def plan(
 ) -> None:
     """Run the operation; shows the plan as a table, with every step, or as JSON."""
     application = Application.from_env()
-    # How many runs the queue runs at the same time is in Dagster's configuration.
-    application.planner = replace(application.planner, slots=backfill_slots(os.environ))
     with opened_shell(application) as shell:
         result = operations.plan(shell, file)
     steps, *rest = result.lines

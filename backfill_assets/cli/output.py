@@ -230,19 +230,6 @@ def campaign_of(application: Application, name: str) -> str:
     return application.ledger.unit(name).campaign
 
 
-def backfill_slots(environ: Mapping[str, str]) -> int | None:
-    """How many backfill runs the run queue starts at the same time, by dagster.yaml; None if it does not say."""
-    file = Path(environ.get("DAGSTER_HOME", ""), "dagster.yaml")
-    try:
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
-        runs = config["concurrency"]["runs"]
-        limits = [limit["limit"] for limit in runs["tag_concurrency_limits"] if limit["key"] == "dagster/backfill"]
-        return int(min([*limits, runs["max_concurrent_runs"]]))
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError, yaml.YAMLError):
-        # An instance with another configuration must not fail the plan.
-        return None
-
-
 def _said(error: Exception) -> str:
     return without_secrets_of(os.environ, in_one_line(error))
 

@@ -55,10 +55,13 @@ class Gatekeeper(OnWarehouse):
         campaign = self.ledger.campaign(campaign_id)
         return admit(campaign, self.traffic(campaign, batch))
 
-    def begin(self, campaign_id: str, batch: Batch, run: str, lease: dt.timedelta) -> Attempt | Decision:
+    def begin(
+        self, campaign_id: str, batch: Batch, run: str, lease: dt.timedelta, beside: Collection[int] = ()
+    ) -> Attempt | Decision:
         """Start a batch if the gate is open; if two ask at the same time, the second sees the first as running.
 
-        The bytes that it will read are recorded with its start, so that they count even if its worker dies.
+        The bytes that it will read are recorded with its start, so that they count even if its worker dies. `beside` are the
+        attempts that the run works on at this moment; its other ones are lost.
 
         Raises:
             CampaignError: there is no such campaign.
@@ -70,7 +73,7 @@ class Gatekeeper(OnWarehouse):
             if not isinstance(decision, Admitted):
                 return decision
             work = Work(bytes_read=self._bytes(batch), layer=batch.layer)
-            return self.ledger.start_attempt(campaign.unit, batch.dataset, batch.days, run, lease, work)
+            return self.ledger.start_attempt(campaign.unit, batch.dataset, batch.days, run, lease, work, beside)
 
     def traffic(self, campaign: Campaign, batch: Batch | None = None) -> Traffic:
         """What is running now, and what the campaign has used up."""

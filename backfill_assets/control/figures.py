@@ -122,10 +122,7 @@ def _sum(amounts: Iterable[Amount]) -> Amount:
 
 @dataclass(frozen=True)
 class PlanBasis:
-    """The input of the warnings; datasets in the order of the plan.
-
-    `slots` is the number of backfill runs that the run queue allows at the same time; None if unknown.
-    """
+    """The input of the warnings; datasets in the order of the plan."""
 
     specification: Specification
     catalog: Catalog
@@ -133,7 +130,6 @@ class PlanBasis:
     figures: Mapping[str, Figures]
     holds: Mapping[str, tuple[Hold, ...]]
     estimate: Estimate
-    slots: int | None
 
 
 def warnings_of(survey: PlanBasis) -> tuple[str, ...]:
@@ -142,7 +138,7 @@ def warnings_of(survey: PlanBasis) -> tuple[str, ...]:
         _without_source, _without_upstream, _unpublished, _rest_of_months, _on_hold,
     )  # fmt: skip
     found = [text for dataset in survey.datasets for rule in of_dataset for text in rule(survey, dataset)]
-    return (*found, *_left_behind(survey), *_more_than_the_queue_gives(survey), *_longer_than_allowed(survey))
+    return (*found, *_left_behind(survey), *_longer_than_allowed(survey))
 
 
 def _without_source(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]:
@@ -206,15 +202,6 @@ def _left_behind(survey: PlanBasis) -> Iterator[str]:
         above = [u for u in survey.catalog.dataset(name).dataset.upstream if u in names]
         if name not in names and above:
             yield f"{name} is built from {', '.join(above)} and not in the scope: its published days become outdated"
-
-
-def _more_than_the_queue_gives(survey: PlanBasis) -> Iterator[str]:
-    wanted = survey.specification.execution.max_concurrency
-    if survey.slots is not None and wanted > survey.slots:
-        yield (
-            f"execution.max_concurrency: {wanted}, but the run queue allows {survey.slots} backfill runs at the same time; raise "
-            "the limit of dagster/backfill in dagster.yaml, and max_concurrent_runs above it"
-        )
 
 
 def _longer_than_allowed(survey: PlanBasis) -> Iterator[str]:

@@ -63,13 +63,11 @@ def refuse_claimed(ledger: Ledger, campaign: str, targets: Mapping[str, Collecti
 class Planner(OnWarehouse):
     """Makes plans from the catalog, the ledger, the table logs and the sizes of source files.
 
-    `price` is the cost of an hour of batch time, if configured; `slots` is the number of backfill runs that the run queue
-    allows at the same time, if known; `chunk_days` replaces the days per run that the datasets name.
+    `price` is the cost of an hour of batch time, if configured; `chunk_days` replaces the days per run that the datasets name.
     """
 
     basis: BasisNow
     price: Price | None = None
-    slots: int | None = None
     chunk_days: int | None = None
 
     def plan(self, specification: Specification, canaries: Days | None = None) -> Plan:
@@ -96,7 +94,7 @@ class Planner(OnWarehouse):
         canaries = _canaries(specification, figures) if canaries is None else canaries
         estimate = self._estimate(specification, figures, canaries, days)
         holds = {name: self.ledger.holds(name, days) for name in names}
-        survey = PlanBasis(specification, self.catalog, datasets, figures, holds, estimate, self.slots)
+        survey = PlanBasis(specification, self.catalog, datasets, figures, holds, estimate)
         return Plan(
             campaign=specification.backfill_id,
             specification=specification.hash,

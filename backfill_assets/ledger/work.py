@@ -35,11 +35,13 @@ class WorkRows(DeliveryRows):
     """The attempts, evidence and contents of the ledger."""
 
     def start_attempt(
-        self, unit: str, dataset: str, days: Sequence[dt.date], run: str, lease: dt.timedelta, work: Work | None = None
-    ) -> Attempt:
+        self, unit: str, dataset: str, days: Sequence[dt.date], run: str, lease: dt.timedelta,
+        work: Work | None = None, beside: Collection[int] = (),
+    ) -> Attempt:  # fmt: skip
         """Begin an attempt with a lease; older running attempts of its run, or on its days, are lost.
 
-        Its cost, as far as it is known as `work`, counts however it ends.
+        Its cost, as far as it is known as `work`, counts however it ends. Attempts of its run that are `beside` it, by their
+        numbers, stay as they are: the same step works on them now.
 
         Raises:
             UnitError: there is no such unit, it is not open, or the days are not its own.
@@ -49,7 +51,7 @@ class WorkRows(DeliveryRows):
         row = {name: getattr(begun, name) for name in _AT_THE_START} | (work_columns(work) if work else {})
         with self._database.write() as connection:
             _refuse_foreign_days(load_unit(connection, unit), dataset, chosen)
-            older = (_TABLE.c.run == run) & (_TABLE.c.dataset == dataset)
+            older = (_TABLE.c.run == run) & (_TABLE.c.dataset == dataset) & _TABLE.c.number.not_in(beside)
             lose_attempts(connection, older | _works_on(connection, unit, dataset, chosen), now)
             number = connection.execute(insert(_TABLE).values(row).returning(_TABLE.c.number)).scalar_one()
             connection.execute(insert(attempt_days), [{"attempt": number, "day": day} for day in chosen])

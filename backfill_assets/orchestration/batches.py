@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -29,6 +29,7 @@ from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState, Work
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.orchestration.backfills import Services, services_of
+from backfill_assets.orchestration.batch_pool import BatchPool, Slot
 from backfill_assets.orchestration.launches import Context, work_tag
 from backfill_assets.orchestration.names import asset_key
 from backfill_assets.orchestration.release_events import evaluations
@@ -88,16 +89,21 @@ def in_batches(
     if application.ledger.unit(application.ledger.campaign(gate.campaign).unit).state is not UnitState.open:
         return
     days_to_do = partial(pipeline.days_to_land, again=True) if batch.layer == Layer.raw else pipeline.days_to_stage
-    while days:
-        now, days = gate.cut(days)
-        todo = days_to_do(batch.dataset, now)
-        if not todo:
-            continue
-        attempt = gate.wait(replace(batch, days=todo))
-        with _at_work(context, application, attempt, batch.layer, gate) as spark:
-            work(spark, todo)
-            taken = Work(bytes_read=attempt.bytes_read, waited=gate.waited, layer=batch.layer)
+
+    def do(slot: Slot) -> None:
+        attempt = slot.attempt
+        with _at_work(context, application, slot, batch.layer, gate) as spark:
+            work(spark, attempt.days)
+            taken = Work(bytes_read=attempt.bytes_read, waited=attempt.waited, layer=batch.layer)
             application.ledger.end_attempt(attempt.number, AttemptState.done, taken)
+
+    with BatchPool(application.ledger, context.log.error) as pool:
+        while days:
+            most = gate.at_once
+            pool.wait(most)
+            now, days = gate.cut(days)
+            if todo := days_to_do(batch.dataset, now):
+                pool.run(do, gate.wait(replace(batch, days=todo), pool), most)
 
 
 def build(context: dg.AssetExecutionContext, application: Application, unit: Unit, name: str, days: Days) -> Days:
@@ -114,45 +120,55 @@ def build(context: dg.AssetExecutionContext, application: Application, unit: Uni
         LeaseLostError: another attempt has taken these days over.
     """
     gate = _gate_of(context, application)
-    built: Days = ()
+    built: list[dt.date] = []
+
+    def do(slot: Slot) -> None:
+        attempt = slot.attempt
+        with _at_work(context, application, slot, Layer.shadow, gate) as spark:
+            application.pipeline.build(spark, unit, attempt)
+            context.log.info(f"unit {unit.id}: checking {format_days(attempt.days)}")
+            evidence = application.pipeline.validate(spark, unit, attempt)
+            work = Work(sum(e.measured.shadow.rows for e in evidence), attempt.bytes_read, attempt.waited)
+            application.ledger.end_attempt(attempt.number, AttemptState.done, work)
+        built.extend(attempt.days)
+        gate.judged(attempt, evidence)
+
     try:
-        while days:
-            batch, days = gate.cut(days)
-            # Before the session, which would stay open while another launch is working.
-            attempt = gate.begin(unit, name, batch)
-            if attempt is None:
-                context.log.info(f"unit {unit.id}: nothing is left to build of {format_days(batch)}")
-                continue
-            context.log.info(f"unit {unit.id}: building {format_days(attempt.days)} of {format_days(batch)}")
-            with _at_work(context, application, attempt, Layer.shadow, gate) as spark:
-                application.pipeline.build(spark, unit, attempt)
-                context.log.info(f"unit {unit.id}: checking {format_days(attempt.days)}")
-                evidence = application.pipeline.validate(spark, unit, attempt)
-                work = Work(sum(e.measured.shadow.rows for e in evidence), attempt.bytes_read, gate.waited)
-                application.ledger.end_attempt(attempt.number, AttemptState.done, work)
-            built += attempt.days
-            gate.judged(name, evidence)
+        with BatchPool(application.ledger, context.log.error) as pool:
+            while days:
+                most = gate.at_once
+                pool.wait(most)
+                batch, days = gate.cut(days)
+                # Before the session, which would stay open while another launch is working.
+                attempt = gate.begin(unit, name, batch, pool)
+                if attempt is None:
+                    context.log.info(f"unit {unit.id}: nothing is left to build of {format_days(batch)}")
+                    continue
+                context.log.info(f"unit {unit.id}: building {format_days(attempt.days)} of {format_days(batch)}")
+                pool.run(do, attempt, most)
     except dg.Failure:
-        _report(context, application, unit, name, built)
+        _report(context, application, unit, name, sorted(built))
         raise
-    return built
+    return tuple(sorted(built))
 
 
 @contextmanager
 def _at_work(
     context: dg.AssetExecutionContext,
     application: Application,
-    attempt: Attempt,
+    slot: Slot,
     layer: Layer,
     gate: _NoGate | _CampaignGate,
 ) -> Iterator[SparkSession]:
     """Open a session for a batch and keep the attempt's lease while the batch runs."""
+    attempt = slot.attempt
     lease, tag = (
         kept_lease(application.ledger, attempt, application.settings.lease),
-        work_tag(context, layer, attempt.dataset),
+        work_tag(context, layer, attempt.dataset, slot.number),
     )
     try:
         with lease, application.session(tag, gate.execution, context.log.info) as spark:
+            slot.spark = spark
             yield spark
     except (QueryTimeoutError, ServerLostError) as error:
         gate.engine_failed(attempt, layer, error)
@@ -165,14 +181,14 @@ class _NoGate:
 
     context: dg.AssetExecutionContext
     application: Application
-    waited: dt.timedelta = dt.timedelta()
+    at_once: int = 1
     execution: Execution | None = None
 
     def cut(self, days: Days) -> tuple[Days, Days]:
         """The days of the next batch, and those after it."""
         return days, ()
 
-    def begin(self, unit: Unit, name: str, days: Days) -> Attempt | None:
+    def begin(self, unit: Unit, name: str, days: Days, _: BatchPool) -> Attempt | None:
         """The attempt on the days of a batch without passing, current evidence; None if all have it.
 
         Waits for other launches: two that build the same days at the same time would take them from each other.
@@ -199,50 +215,55 @@ class _NoGate:
     def engine_failed(self, attempt: Attempt, layer: Layer, error: EngineError) -> None:
         """Leave it to the run to fail."""
 
-    def judged(self, name: str, evidence: Collection[DayEvidence]) -> None:
+    def judged(self, attempt: Attempt, evidence: Collection[DayEvidence]) -> None:
         """Only warn: the check step, if the run has one, fails because of it, and no release takes these days."""
         if failed := {verdict.day for e in evidence for verdict in e.verdicts if verdict.refuses}:
             days = number_of(len(failed), "day")
-            self.context.log.warning(f"{days} of {name} failed blocking checks ({format_days(failed)})")
+            self.context.log.warning(f"{days} of {attempt.dataset} failed blocking checks ({format_days(failed)})")
 
 
 @dataclass
 class _CampaignGate:
-    """The gate of a campaign for one run; `seen` counts the journal's entries when the last batch began."""
+    """The gate of a campaign for one run; `seen` counts the journal's entries when each attempt began, by its number."""
 
     context: dg.AssetExecutionContext
     application: Application
     campaign: str
     services: Services
-    waited: dt.timedelta = dt.timedelta()
-    seen: int = 0
+    seen: dict[int, int] = field(default_factory=dict)
 
     @property
     def execution(self) -> Execution:
         return self.application.ledger.campaign(self.campaign).specification.execution
+
+    @property
+    def at_once(self) -> int:
+        """How many batches of the run may be at work; the gate also counts those of the campaign's other runs."""
+        return self.application.ledger.campaign(self.campaign).knobs.max_concurrency
 
     def cut(self, days: Days) -> tuple[Days, Days]:
         """Read the knobs again for each batch: they may have changed."""
         size = self.application.ledger.campaign(self.campaign).knobs.partitions_per_batch
         return days[:size], days[size:]
 
-    def begin(self, unit: Unit, name: str, days: Days) -> Attempt | None:
+    def begin(self, unit: Unit, name: str, days: Days, beside: BatchPool) -> Attempt | None:
         todo = self.application.pipeline.days_to_build(unit, name, days)
-        return self.wait(Batch(name, todo)) if todo else None
+        return self.wait(Batch(name, todo), beside) if todo else None
 
-    def wait(self, batch: Batch) -> Attempt:
-        """Wait until the gate opens; return the attempt that the batch began."""
+    def wait(self, batch: Batch, beside: BatchPool) -> Attempt:
+        """Wait until the gate opens, or a batch that is at work fails; return the attempt that the batch began."""
         since = time.monotonic()
         logged = ""
         while True:
+            beside.check()
             answer = self.services.gatekeeper.begin(
-                self.campaign, batch, self.context.run_id, self.application.settings.lease
+                self.campaign, batch, self.context.run_id, self.application.settings.lease, beside.attempts
             )
-            self.waited = dt.timedelta(seconds=round(time.monotonic() - since, 1))
+            waited = dt.timedelta(seconds=round(time.monotonic() - since, 1))
             if isinstance(answer, Attempt):
-                self.seen = len(self.application.ledger.journal(self.campaign))
-                return answer
-            if not isinstance(answer, Waits) or self.waited >= self._patience(answer):
+                self.seen[answer.number] = len(self.application.ledger.journal(self.campaign))
+                return replace(answer, waited=waited)
+            if not isinstance(answer, Waits) or waited >= self._patience(answer):
                 raise self._gave_up(answer, batch)
             if answer.reason != logged:
                 logged = answer.reason
@@ -287,9 +308,10 @@ class _CampaignGate:
         detail = {"run": self.context.run_id, "until": until.isoformat(), TRIED: failures, REFUSED: batch}
         ledger.note(JournalEntry(self.campaign, now, "the gate", Action.waits, reason, detail))
 
-    def judged(self, name: str, evidence: Collection[DayEvidence]) -> None:
+    def judged(self, attempt: Attempt, evidence: Collection[DayEvidence]) -> None:
         """Stop the campaign and end the run if days failed blocking checks: no later batch of it is admitted."""
-        campaign, refusals = self.campaign, [verdict for e in evidence for verdict in e.verdicts if verdict.refuses]
+        campaign, name = self.campaign, attempt.dataset
+        refusals = [verdict for e in evidence for verdict in e.verdicts if verdict.refuses]
         if not refusals:
             return
         failed = {verdict.day for verdict in refusals}
@@ -298,7 +320,7 @@ class _CampaignGate:
         )
         with contextlib.suppress(CampaignError):
             # It may have been paused or stopped at the same moment; the days have failed all the same.
-            self.services.conductor.halt(campaign, reason, self.seen)
+            self.services.conductor.halt(campaign, reason, self.seen[attempt.number])
         listed = "\n".join(grouped_by_text((verdict.day, str(verdict)) for verdict in refusals)[:20])
         if self.application.ledger.campaign(campaign).phase in WORKING:
             # Resumed since the batch began, or changed at the same moment; the conductor checks the failed days next.

@@ -299,9 +299,13 @@ def built_together(context: Context, application: Application, dataset: str) -> 
     return _shadows(group, targets_of(context, group))
 
 
-def work_tag(context: Context, step: str, dataset: str) -> str:
-    """The name of a step's Spark work; a retry of a crashed run has the same name, so it ends what the crash left."""
-    return f"{context.run.root_run_id or context.run.run_id}:{step}:{dataset}"
+def work_tag(context: Context, step: str, dataset: str, number: int = 0) -> str:
+    """The name of a step's Spark work; a retry of a crashed run has the same name, so it ends what the crash left.
+
+    Batches of a step that run at the same time have different numbers.
+    """
+    work = f"{context.run.root_run_id or context.run.run_id}:{step}:{dataset}"
+    return f"{work}:{number}" if number else work
 
 
 def _shadows(group: Sequence[str], targets: Mapping[str, LaunchTarget]) -> Mapping[str, LaunchTarget]:

@@ -306,16 +306,6 @@ def test_days_that_were_never_published_are_warned_of(office: Office) -> None:
     assert not warned(office.planner.plan(spec()), "nothing is published yet")
 
 
-def test_more_concurrency_than_the_run_queue_gives_is_warned_of(office: Office) -> None:
-    wide = spec(execution={"max_concurrency": 3})
-    planner = replace(office.planner, slots=2)
-    assert warned(
-        planner.plan(wide), "execution.max_concurrency: 3, but the run queue allows 2 backfill runs at the same time"
-    )
-    assert not warned(replace(planner, slots=3).plan(wide), "run queue")
-    assert not warned(office.planner.plan(wide), "run queue")
-
-
 def test_a_budget_below_the_estimate_is_warned_of(office: Office) -> None:
     tight = spec(execution={"budget": {"wall_time": "10s"}})
     assert warned(office.planner.plan(tight), "execution.budget.wall_time: 10s is less than the estimate")

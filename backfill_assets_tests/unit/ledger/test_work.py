@@ -131,6 +131,20 @@ def test_a_retry_of_a_run_makes_its_older_attempt_lost(ledger: Ledger, unit: str
         ledger.add_evidence(old.number, [some_evidence(unit, old.number, march(1)[0])])
 
 
+def test_attempts_that_a_run_works_on_at_the_same_time_stay_as_they_are(ledger: Ledger, unit: str) -> None:
+    dead = ledger.start_attempt(unit, "flights", march(5, 6), "r_1", LEASE).number
+    one = ledger.start_attempt(unit, "flights", march(1), "r_1", LEASE).number
+    two = ledger.start_attempt(unit, "flights", march(2), "r_1", LEASE, beside=[one]).number
+    three = ledger.start_attempt(unit, "flights", (*march(1), *march(3)), "r_1", LEASE, beside=[one, two]).number
+    states = {a.number: a.state for a in ledger.attempts(unit)}
+    assert states == {
+        dead: AttemptState.lost,
+        one: AttemptState.lost,
+        two: AttemptState.running,
+        three: AttemptState.running,
+    }
+
+
 def test_the_newest_attempt_owns_its_days(ledger: Ledger, unit: str) -> None:
     old = ledger.start_attempt(unit, "flights", (*march(1), *march(3)), "r_1", LEASE)
     ledger.start_attempt(unit, "flights", march(2), "r_2", LEASE)

@@ -48,7 +48,7 @@ class Step:
         )  # fmt: skip
         context: Any = SimpleNamespace(
             run=self.run,
-            log=SimpleNamespace(info=lambda _: None),
+            log=SimpleNamespace(info=lambda _: None, error=lambda _: None),
             instance=SimpleNamespace(get_run_by_id=self.runs.get),
         )
         return batches.build(context, stripped, self.unit, "sales", (D1, D2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,18 +14,21 @@ from typing import Any, cast
 
 import dagster as dg
 import pytest
+from pyspark.sql import SparkSession
 
 from backfill_assets.campaign.gate import Waits
 from backfill_assets.campaign.specification import Notice
 from backfill_assets.campaign.state import CAMPAIGN_TAG, Action, CampaignState, Phase
 from backfill_assets.control.conductor import Batch
-from backfill_assets.core.errors import EngineError, JavaError, QueryTimeoutError, ServerLostError
+from backfill_assets.core.errors import EngineError, JavaError, ModelError, QueryTimeoutError, ServerLostError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import Attempt, AttemptState, Unit
 from backfill_assets.orchestration import batches
+from backfill_assets.orchestration.batch_pool import BatchPool, Slot
 from backfill_assets.orchestration.batches import build, in_batches
 from backfill_assets_tests.harness.specifications import CANARIES, NAME, SIX_DAYS, with_canaries
+from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.harness.world import World
 
 HOUR = dt.timedelta(hours=1)
@@ -38,6 +42,7 @@ class Paving:
     world: World
     landed: set[dt.date] = field(default_factory=set)
     staged: set[dt.date] = field(default_factory=set)
+    at_work: Callable[[Attempt], object] = lambda _: None
 
     def days_to_land(self, _: str, days: Days, *, again: bool = False) -> Days:  # noqa: ARG002 - files only
         return tuple(d for d in days if d not in self.landed)
@@ -53,6 +58,7 @@ class Paving:
         pass
 
     def validate(self, _: object, unit: Unit, attempt: Attempt) -> tuple[DayEvidence, ...]:
+        self.at_work(attempt)
         self.world.build(unit, "sales", {d: [d.day] for d in attempt.days}, attempt=attempt)
         return tuple(self.world.ledger.evidence(unit.id, "sales", attempt.days).values())
 
@@ -81,6 +87,9 @@ class Runs:
             session=self._session,
         )
         self.outage: EngineError | None = None
+        self.meeting: threading.Barrier | None = None
+        self.tags: list[str] = []
+        self.said: list[str] = []
 
     def fails(self, attempt: Attempt, error: EngineError) -> None:
         """Spark fails in a batch, which is one of several that run at the same time."""
@@ -90,16 +99,19 @@ class Runs:
         self.world.ledger.end_attempt(attempt.number, AttemptState.failed)
 
     @contextmanager
-    def _session(self, *_: object) -> Iterator[None]:
+    def _session(self, tag: str, *_: object) -> Iterator[None]:
+        self.tags.append(tag)
         if self.outage is not None:
             raise self.outage
+        if self.meeting is not None:
+            self.meeting.wait(20)
         yield
 
     def work(self) -> bool:
         """One run over all days of the newest backfill; returns whether it finished."""
         self.count += 1
         run = SimpleNamespace(tags={CAMPAIGN_TAG: NAME}, run_id=f"run_{self.count}", root_run_id=None)
-        log = SimpleNamespace(info=lambda _: None)
+        log = SimpleNamespace(info=lambda _: None, error=self.said.append)
         context = cast("dg.AssetExecutionContext", SimpleNamespace(run=run, run_id=run.run_id, log=log, instance=None))
         world, days = self.world, self.world.scheduler.requests[-1].days
         unit = world.ledger.unit(world.campaign().unit)
@@ -329,3 +341,99 @@ def test_another_error_of_spark_stops_a_campaign_as_before(
     runs.outage = JavaError("Java was not found")
     assert not runs.work()
     assert "is stopped: Java was not found" in world.conduct()
+
+
+REST = tuple(d for d in SIX_DAYS if d not in CANARIES)
+
+
+def with_canaries_passed(opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch, size: int = 2) -> Runs:
+    """A campaign whose next run has the four other days, of which two batches may be at work."""
+    world = opened()
+    runs = Runs(world, monkeypatch)
+    world.control.launch(NAME)
+    assert runs.work()
+    world.control.set(NAME, "faster", max_concurrency=2, partitions_per_batch=size)
+    assert "launched backfill b2" in world.conduct()
+    runs.tags.clear()
+    return runs
+
+
+def test_two_batches_of_one_run_are_at_work_at_the_same_time_in_sessions_of_their_own(
+    opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = with_canaries_passed(opened, monkeypatch)
+    runs.meeting = threading.Barrier(2)
+    assert runs.work(), "each batch waits for the other one"
+    assert sorted(runs.batches()[3:]) == sorted(
+        (layer, days) for layer in ("raw", "staging", "shadow") for days in (REST[:2], REST[2:])
+    )
+    assert {a.state for a in runs.world.ledger.attempts(runs.world.campaign().unit)} == {AttemptState.done}
+    layers = ("raw", "staging", "shadow")
+    assert sorted(runs.tags) == sorted(f"run_2:{layer}:sales{more}" for layer in layers for more in ("", ":1"))
+    runs.world.conduct()
+    assert runs.world.standings.of(NAME).state is CampaignState.validated
+
+
+def test_a_batch_that_fails_lets_the_others_end_and_no_other_begin(
+    opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = with_canaries_passed(opened, monkeypatch, size=1)
+    runs.pipeline.landed = runs.pipeline.staged = set(SIX_DAYS)
+    world, begun = runs.world, threading.Event()
+
+    def failed() -> bool:
+        return bool(world.ledger.attempts(world.campaign().unit, AttemptState.failed))
+
+    def at_work(attempt: Attempt) -> None:
+        if attempt.days == REST[:1]:
+            assert begun.wait(20)
+            raise ServerLostError("gone")
+        begun.set()
+        wait_for(failed, "the other batch to fail", 20)
+
+    runs.pipeline.at_work = at_work
+    assert not runs.work()
+    assert world.scheduler.failed_of == "gone"
+    states = {a.days: a.state for a in world.ledger.attempts(world.campaign().unit) if set(a.days) <= set(REST)}
+    assert states == {REST[:1]: AttemptState.failed, REST[1:2]: AttemptState.done}
+    assert REST[1] in world.evidence()
+    assert runs.said == []
+
+
+def test_the_failure_of_a_batch_is_named_and_not_the_gate_that_it_closes(
+    opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = with_canaries_passed(opened, monkeypatch, size=1)
+    runs.pipeline.landed = runs.pipeline.staged = set(SIX_DAYS)
+    both = threading.Barrier(2)
+
+    def at_work(attempt: Attempt) -> None:
+        both.wait(20)
+        raise ModelError(f"no column in {attempt.days[0]}")
+
+    runs.pipeline.at_work = at_work
+    with pytest.raises(ModelError, match="no column in"):
+        runs.work()
+    (said,) = runs.said
+    assert said.startswith("another batch failed as well: no column in")
+
+
+def test_a_cancelled_run_waits_for_no_batch(opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = with_canaries_passed(opened, monkeypatch)
+    world, at_work, interrupted = runs.world, threading.Event(), threading.Event()
+    attempt = world.gatekeeper.begin(NAME, Batch("sales", REST), "run_2", HOUR)
+    assert isinstance(attempt, Attempt)
+
+    def work(slot: Slot) -> None:
+        slot.spark = cast("SparkSession", SimpleNamespace(interruptAll=interrupted.set))
+        at_work.set()
+        assert interrupted.wait(20)
+
+    pool = BatchPool(world.ledger, runs.said.append)
+    with pytest.raises(KeyboardInterrupt), pool:  # noqa: PT012
+        pool.run(work, attempt, 2)
+        assert at_work.wait(20)
+        assert pool.attempts == (attempt.number,)
+        raise KeyboardInterrupt
+    assert interrupted.is_set()
+    assert [a.state for a in world.ledger.attempts(run="run_2")] == [AttemptState.failed]

@@ -35,8 +35,9 @@ def failure_of_spark(journal: Sequence[JournalEntry], done: Iterable[Attempt]) -
     What was landed or staged does not count: it may succeed at each try, and the shadow after it never.
     """
     last = max((i for i, entry in enumerate(journal) if entry.action in BEGINNINGS), default=0)
-    ends = (attempt.ended_at for attempt in done if attempt.layer == Layer.shadow and attempt.ended_at)
-    success = max(ends, default=dt.datetime.min.replace(tzinfo=dt.UTC))
+    # A batch that began before the failure says nothing about Spark after it.
+    begun = (attempt.started_at for attempt in done if attempt.layer == Layer.shadow)
+    success = max(begun, default=dt.datetime.min.replace(tzinfo=dt.UTC))
     found = [entry for entry in journal[last:] if TRIED in entry.detail and entry.at >= success]
     if not found:
         return None

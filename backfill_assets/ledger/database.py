@@ -30,6 +30,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from backfill_assets.core.errors import LedgerError
@@ -140,6 +141,10 @@ class Database:
             yield
         except DBAPIError as error:
             raise LedgerError(f"{self.name}: {self._cause(error)}; {_remedy(error)}") from error
+        except PoolTimeoutError as error:
+            raise LedgerError(
+                f"{self.name}: no connection is free; too much waits for the database at the same time"
+            ) from error
 
     def _cause(self, error: DBAPIError) -> str:
         cause = " ".join(str(error.orig).split())

@@ -29,8 +29,8 @@ class Slot:
 class BatchPool:
     """Does the batches of a step: one after another in this thread, or several at the same time, each in a thread of its own.
 
-    If one fails, no other begins; those at work end first, then the first failure is raised. A run that is cancelled
-    waits for none of them.
+    If one has failed, no other begins; those at work end first, then the first failure is raised. If the run is cancelled,
+    all attempts at work end at once.
     """
 
     def __init__(self, ledger: Ledger, complain: Callable[[str], object]) -> None:
@@ -65,8 +65,13 @@ class BatchPool:
             slot = Slot(min(set(range(len(self._working) + 1)) - self._working.keys()), attempt)
             self._working[slot.number] = slot
         # Not waited for at the end of the process: its attempt is over then.
-        name = f"batch-{attempt.number}"
-        return threading.Thread(target=self._try, args=(work, slot), name=name, daemon=True).start()
+        thread = threading.Thread(target=self._try, args=(work, slot), name=f"batch-{attempt.number}", daemon=True)
+        try:
+            return thread.start()
+        except RuntimeError:
+            self._working.pop(slot.number)
+            self._end(slot)
+            raise
 
     def _try(self, work: Callable[[Slot], None], slot: Slot) -> None:
         failure: BaseException | None = None
@@ -99,14 +104,23 @@ class BatchPool:
             raise self._failures[0]
 
     def _cut_off(self) -> None:
-        """End what is at work; a batch that does not end soon has no effect: its attempt is over."""
+        """End all attempts, then interrupt their work in Spark; what does not end soon goes on, and adds no evidence."""
         with self._changed:
             slots = list(self._working.values())
         for slot in slots:
-            with contextlib.suppress(BackfillError):
-                self._ledger.end_attempt(slot.attempt.number, AttemptState.failed)
-            with contextlib.suppress(Exception):  # the session may be closed already
-                if slot.spark is not None:
-                    slot.spark.interruptAll()
+            self._end(slot)
+        for slot in slots:
+            # A server that is gone may not answer for minutes.
+            threading.Thread(target=_interrupt, args=(slot,), daemon=True).start()
         with self._changed:
             self._changed.wait_for(lambda: not self._working, _CUT_OFF_SECONDS)
+
+    def _end(self, slot: Slot) -> None:
+        with contextlib.suppress(BackfillError):
+            self._ledger.end_attempt(slot.attempt.number, AttemptState.failed)
+
+
+def _interrupt(slot: Slot) -> None:
+    with contextlib.suppress(Exception):  # the session may be closed already
+        if slot.spark is not None:
+            slot.spark.interruptAll()

@@ -99,7 +99,8 @@ def in_batches(
 
     with BatchPool(application.ledger, context.log.error) as pool:
         while days:
-            most = gate.at_once
+            # Batches of raw may need the same files, such as that of a month.
+            most = 1 if batch.layer == Layer.raw else gate.at_once
             pool.wait(most)
             now, days = gate.cut(days)
             if todo := days_to_do(batch.dataset, now):
@@ -124,6 +125,7 @@ def build(context: dg.AssetExecutionContext, application: Application, unit: Uni
 
     def do(slot: Slot) -> None:
         attempt = slot.attempt
+        context.log.info(f"unit {unit.id}: building {format_days(attempt.days)}")
         with _at_work(context, application, slot, Layer.shadow, gate) as spark:
             application.pipeline.build(spark, unit, attempt)
             context.log.info(f"unit {unit.id}: checking {format_days(attempt.days)}")
@@ -136,7 +138,8 @@ def build(context: dg.AssetExecutionContext, application: Application, unit: Uni
     try:
         with BatchPool(application.ledger, context.log.error) as pool:
             while days:
-                most = gate.at_once
+                # Days that look back at the same ones would stage them at the same time.
+                most = 1 if application.dataset(name).lookback_days else gate.at_once
                 pool.wait(most)
                 batch, days = gate.cut(days)
                 # Before the session, which would stay open while another launch is working.
@@ -144,7 +147,6 @@ def build(context: dg.AssetExecutionContext, application: Application, unit: Uni
                 if attempt is None:
                     context.log.info(f"unit {unit.id}: nothing is left to build of {format_days(batch)}")
                     continue
-                context.log.info(f"unit {unit.id}: building {format_days(attempt.days)} of {format_days(batch)}")
                 pool.run(do, attempt, most)
     except dg.Failure:
         _report(context, application, unit, name, sorted(built))
@@ -256,24 +258,21 @@ class _CampaignGate:
         logged = ""
         while True:
             beside.check()
+            entries = len(self.application.ledger.journal(self.campaign))
             answer = self.services.gatekeeper.begin(
                 self.campaign, batch, self.context.run_id, self.application.settings.lease, beside.attempts
             )
             waited = dt.timedelta(seconds=round(time.monotonic() - since, 1))
             if isinstance(answer, Attempt):
-                self.seen[answer.number] = len(self.application.ledger.journal(self.campaign))
+                self.seen[answer.number] = entries
                 return replace(answer, waited=waited)
-            if not isinstance(answer, Waits) or waited >= self._patience(answer):
+            # Batches of its own campaign will end, or their leases will.
+            if not isinstance(answer, Waits) or not (answer.own or waited < self.application.settings.gate_wait):
                 raise self._gave_up(answer, batch)
             if answer.reason != logged:
                 logged = answer.reason
                 self.context.log.info(f"campaign {self.campaign} waits: {logged}")
             time.sleep(_LOOK_SECONDS)
-
-    def _patience(self, answer: Waits) -> dt.timedelta:
-        # Longer for batches of its own campaign: they will end, and a run that gives up would only be launched again.
-        settings = self.application.settings
-        return settings.query_timeout if answer.own else settings.gate_wait
 
     def _gave_up(self, decision: Decision, batch: Batch) -> dg.Failure:
         reason = "" if isinstance(decision, Admitted) else decision.reason

@@ -302,7 +302,7 @@ def built_together(context: Context, application: Application, dataset: str) -> 
 def work_tag(context: Context, step: str, dataset: str, number: int = 0) -> str:
     """The name of a step's Spark work; a retry of a crashed run has the same name, so it ends what the crash left.
 
-    Batches of a step that run at the same time have different numbers.
+    Batches of a step that run at the same time have different numbers; a retry that uses fewer numbers leaves the others alone.
     """
     work = f"{context.run.root_run_id or context.run.run_id}:{step}:{dataset}"
     return f"{work}:{number}" if number else work

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,7 +15,7 @@ from backfill_assets.core.errors import EvidenceError, UnitError
 from backfill_assets.core.evidence import Basis, DayEvidence
 from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.layers import Layer
-from backfill_assets.core.measured import NOTHING, Alone, Compared, DayMeasurement, Seam, SourceState, UpstreamState
+from backfill_assets.core.measured import NOTHING, Alone, Compared, DayMeasurement, SourceState, UpstreamState
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import LOCK_WAIT, Attempt, StagedDay, Unit
 from backfill_assets.dataset.definition import Dataset
@@ -31,7 +31,7 @@ from backfill_assets.pipeline.golden import golden_counts, golden_samples
 from backfill_assets.pipeline.judge import judge
 from backfill_assets.pipeline.judge_rows import days_to_build_alone, schema_change
 from backfill_assets.pipeline.land import Landing
-from backfill_assets.pipeline.measure import Neighbours, Sides, measure, measure_upstreams, week_around
+from backfill_assets.pipeline.measure import Around, Neighbours, Sides, measure, measure_upstreams, week_around
 from backfill_assets.pipeline.samples import Samples, columns_behind, failed_days, sample
 from backfill_assets.pipeline.stage import aggregates_deliveries, held_in_staging, rows_in_staging, stage
 from backfill_assets.pipeline.tables import writing
@@ -235,8 +235,8 @@ class Pipeline(Landing):
         source, contract = self._source(spark, name, days), unit.contract.of(name)
         schema = schema_change(loaded.dataset, self.tables[name].types())
         neighbours = Neighbours(self.ledger, unit, frames)
-        beside, seams = neighbours.checked_beside(days), neighbours.seams(sides)
-        nulls = neighbours.null_rises({day: one.shadow_files for day, one in pending.items()}, active)
+        files = {day: one.shadow_files for day, one in pending.items()}
+        around = neighbours.around(sides, files, active)
         came, went = self.basis.added_and_dropped(name, [day for day in days if sides[day].published.rows])
         question = Question(frames, attempt.number, sides, contract, came, went)
         with row_differences(question) as rows:
@@ -245,8 +245,7 @@ class Pipeline(Landing):
             for day in days:
                 side, counts = sides[day], rows.counts.get(day)
                 measured = DayMeasurement(day, side.shadow, side.published, side.staging, source[day], upstreams[day])
-                rises = nulls.get(day, ())
-                compared = Compared(counts, schema, golden[day], seams.get(day, ()), day in moved, rises, alone)
+                compared = _with(around, day, Compared(counts, schema, golden[day], (), day in moved, (), alone))
                 published = layout_digest(active.get(day, ()))
                 basis = replace(pending[day].basis, published=published, contract=contract.hash)
                 verdicts = judge(loaded.dataset, measured, contract, compared)
@@ -262,13 +261,19 @@ class Pipeline(Landing):
             samples |= sample(frames, failed, self.basis.in_force(name, days))
         done = tuple(_with_samples(one, samples) for one in evidence)
         self.ledger.add_comparisons(attempt.number, rows.comparisons)
-        # Of two batches that are checked at the same time, the second to end is responsible for the step between them.
-        with self.ledger.lock(f"seams:{unit.id}:{name}", LOCK_WAIT) if neighbours.has_places(days) else nullcontext():
-            if neighbours.checked_beside(days) != beside:
-                late = neighbours.seams(sides)
-                done = tuple(_with_seams(loaded.dataset, one, contract, late.get(one.day, ())) for one in done)
-            self.ledger.add_evidence(attempt.number, done)
+        while not self._stored(attempt, done, neighbours, around):
+            around = neighbours.around(sides, files, active)
+            done = tuple(_judged_again(loaded.dataset, one, contract, around) for one in done)
         return done
+
+    def _stored(self, attempt: Attempt, done: Sequence[DayEvidence], neighbours: Neighbours, around: Around) -> bool:
+        """Store evidence, unless days around the batch were checked meanwhile: of two batches, the second is responsible."""
+        alone = set(neighbours.unit.targets[attempt.dataset]) <= set(attempt.days)
+        with nullcontext() if alone else self.ledger.lock(f"checks:{attempt.dataset}", LOCK_WAIT):
+            if neighbours.checked_beside(attempt.days) != around.beside:
+                return False
+            self.ledger.add_evidence(attempt.number, done)
+        return True
 
     def _upstreams(self, frames: Frames) -> Mapping[dt.date, UpstreamState]:
         measured = measure_upstreams(frames)
@@ -307,9 +312,13 @@ class Pipeline(Landing):
         return built
 
 
-def _with_seams(dataset: Dataset, one: DayEvidence, contract: Contract, seams: tuple[Seam, ...]) -> DayEvidence:
-    """The evidence of a day, judged again with these seams; its samples stay."""
-    compared = replace(one.compared or Compared(), seams=seams)
+def _with(around: Around, day: dt.date, compared: Compared) -> Compared:
+    return replace(compared, seams=around.seams.get(day, ()), null_rises=around.null_rises.get(day, ()))
+
+
+def _judged_again(dataset: Dataset, one: DayEvidence, contract: Contract, around: Around) -> DayEvidence:
+    """The evidence of a day by what is around it now; its samples stay."""
+    compared = _with(around, one.day, one.compared or Compared())
     samples = {(v.check, v.day): v.sample for v in one.verdicts}
     judged = replace(one, compared=compared, verdicts=judge(dataset, one.measured, contract, compared))
     return _with_samples(judged, samples)

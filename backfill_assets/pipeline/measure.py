@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import reduce
 from typing import Any, Final
@@ -272,6 +272,15 @@ Days = tuple[dt.date, ...]
 
 
 @dataclass(frozen=True)
+class Around:
+    """Steps and risen shares of nulls by day of a batch; `beside` are the attempts that had checked days around it by then."""
+
+    beside: Mapping[dt.date, int]
+    seams: Mapping[dt.date, tuple[Seam, ...]]
+    null_rises: Mapping[dt.date, tuple[NullRise, ...]]
+
+
+@dataclass(frozen=True)
 class Neighbours:
     """Finds seams and risen shares of nulls between the days of a batch and the days around it."""
 
@@ -295,29 +304,51 @@ class Neighbours:
             found.setdefault(seam.day if seam.day in batch else seam.day - ONE_DAY, []).append(seam)
         return {day: tuple(own) for day, own in found.items()}
 
-    def has_places(self, batch: Collection[dt.date]) -> bool:
-        """Whether the unit may leave a seam at an edge of the batch, or in it."""
-        return bool(self._touched(batch))
+    def around(self, batch: Mapping[dt.date, Sides], built: Files, published: Files) -> Around:
+        """All that the days around the batch say about it; for `built` and `published` see `null_rises`."""
+        # Read first: what is checked from here on makes the answer outdated.
+        beside = self.checked_beside(batch)
+        return Around(beside, self.seams(batch), self.null_rises(built, published))
 
     def checked_beside(self, batch: Collection[dt.date]) -> Mapping[dt.date, int]:
-        """The attempts whose evidence counts for the days at such places that are not of the batch, as far as they are checked."""
+        """The days around the batch that the unit has checked, with the attempt whose evidence counts."""
         days = {day for both in self._touched(batch).values() for day in both}
+        days |= {near for day in batch for near in week_around(day)}
         return {day: e.attempt for day, e in self._evidence(days - set(batch)).items() if e.verdicts}
 
     def null_rises(self, built: Files, published: Files) -> Mapping[dt.date, tuple[NullRise, ...]]:
-        """The columns of the batch's days that are null more often than before; `published` also has a week around the days."""
+        """The columns of the batch's days that are null more often than before; `published` also has a week around the days.
+
+        Days after the batch that were checked before it could not be compared with it: if one of their columns turns out to be null
+        more often, the last day of the batch before it is responsible, and the name of the column says where.
+        """
+        around = {near for day in built for near in week_around(day)} - built.keys()
+        beside = self._evidence(around)
+        files = {day: one.shadow_files for day, one in beside.items()}
         dataset = self.frames.dataset
-        around = {day for one in built for day in week_around(one)}
-        beside = {day: one.shadow_files for day, one in self._evidence(around - built.keys()).items()}
-        columns = dataset.columns.keys() - set(dataset.required_columns)
-        return null_rises(sorted(columns), built, published, beside)
+        columns = sorted(dataset.columns.keys() - set(dataset.required_columns))
+        found = dict(null_rises(columns, built, published, files))
+        later = {
+            day: files[day] for day, e in beside.items() if e.verdicts and day > min(built) and day not in published
+        }
+        known = {
+            (day, rise.column) for day, e in beside.items() if e.compared is not None for rise in e.compared.null_rises
+        }
+        for day, rises in null_rises(columns, later, published, {**files, **built}).items():
+            before = max(own for own in built if own < day)
+            for rise in rises:
+                there = f"{rise.column} on {day}"
+                if (day, rise.column) not in known and not any(column == there for _, column in known):
+                    found[before] += (replace(rise, column=there),)
+        return found
 
     def _evidence(self, days: Collection[dt.date]) -> Mapping[dt.date, DayEvidence]:
-        """What the unit has built of these days."""
-        name = self.frames.loaded.name
-        held = sorted(set(days) & set(self.unit.targets[name]))
-        found = self.ledger.evidence(self.unit.id, name, held) if held else {}
-        return {day: evidence for (_, day), evidence in found.items()}
+        """What the unit has built of these days by the present code and contract: the others are going to be built again."""
+        loaded = self.frames.loaded
+        held = sorted(set(days) & set(self.unit.targets[loaded.name]))
+        found = self.ledger.evidence(self.unit.id, loaded.name, held) if held else {}
+        now = (loaded.code_version, self.unit.contract.of(loaded.name).hash)
+        return {day: e for (_, day), e in found.items() if (e.basis.code, e.basis.contract) == now}
 
     def _places(self, batch: Mapping[dt.date, Sides]) -> Days:
         own = self._touched(batch)

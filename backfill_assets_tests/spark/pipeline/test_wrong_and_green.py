@@ -12,6 +12,8 @@ import os
 import re
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -549,7 +551,8 @@ def test_a_file_that_is_still_being_written_while_it_is_landed_is_refused_and_le
     assert [d.rows for d in kit.land(loaded, D1, D2)] == [2, 1]
 
 
-def test_a_step_between_two_batches_that_are_checked_at_the_same_time_is_refused(kit: Kit) -> None:
+@pytest.mark.parametrize("second", ["the days before it", "the days after it"])
+def test_a_step_between_two_batches_that_are_checked_at_the_same_time_is_refused(kit: Kit, second: str) -> None:
     days = tuple(D1 + dt.timedelta(i) for i in range(14))
     before, march = days[:2], days[2:]
     strict = {"seams": {"severity": "error"}}
@@ -567,15 +570,37 @@ def test_a_step_between_two_batches_that_are_checked_at_the_same_time_is_refused
         application.pipeline.build(kit.spark, unit, attempt)
         return attempt
 
-    first, second = begun(before), begun(march)
+    one, other = begun(before), begun(march)
+    stored: list[str] = []
 
-    def other(_call: str) -> None:
-        application.pipeline.validate(kit.spark, unit, second)
+    def checked(attempt: Attempt, before: Callable[[str], None]) -> None:
+        busy = between(application.ledger, {"add_comparisons", "add_evidence"}, before=before)
+        replace(application.pipeline, warehouse=replace(application.warehouse, ledger=busy)).validate(
+            kit.spark, unit, attempt
+        )
 
-    busy = between(application.ledger, {"add_comparisons"}, before=other)
-    replace(application.pipeline, warehouse=replace(application.warehouse, ledger=busy)).validate(
-        kit.spark, unit, first
-    )
+    def other_comes_between(call: str) -> None:
+        if call == "add_comparisons":
+            application.pipeline.validate(kit.spark, unit, other)
+
+    def other_is_as_far(call: str) -> None:
+        """The other batch is judged, and must not be stored before this one."""
+        if call == "add_evidence":
+            thread.start()
+            assert judged_first.wait(300)
+            time.sleep(1)
+            assert not stored
+
+    judged_first = threading.Event()
+    steps = {"add_comparisons": judged_first.set, "add_evidence": lambda: stored.append("other")}
+    thread = threading.Thread(target=checked, args=(other, lambda call: steps[call]()))
+    if second == "the days before it":
+        checked(one, other_comes_between)
+    else:
+        checked(one, other_is_as_far)
+        thread.join(300)
+        assert stored
     evidence = judged(application, unit, "trips")
-    refused = {day: [v.check for v in one.verdicts if v.refuses] for day, one in evidence.items()}
-    assert refused == {day: ["seams"] if day == before[-1] else [] for day in days}
+    refused = {day: [v.check for v in e.verdicts if v.refuses] for day, e in evidence.items()}
+    responsible = before[-1] if second == "the days before it" else march[0]
+    assert refused == {day: ["seams"] if day == responsible else [] for day in days}

@@ -44,7 +44,7 @@ class Step:
         )
         stripped: Any = SimpleNamespace(
             ledger=self.house.world.ledger, clock=self.house.world.clock, pipeline=pipeline, session=session,
-            settings=SimpleNamespace(lease=LEASE, query_timeout=LEASE),
+            settings=SimpleNamespace(lease=LEASE, query_timeout=LEASE), dataset=application.dataset,
         )  # fmt: skip
         context: Any = SimpleNamespace(
             run=self.run,

@@ -85,7 +85,9 @@ class Runs:
             settings=settings,
             clock=clock,
             session=self._session,
+            dataset=lambda _: SimpleNamespace(lookback_days=self.lookback_days),
         )
+        self.lookback_days = 0
         self.outage: EngineError | None = None
         self.meeting: threading.Barrier | None = None
         self.tags: list[str] = []
@@ -319,6 +321,23 @@ def test_batches_that_fail_together_count_once(opened: Callable[..., World], mon
     assert failure.failures == 1
 
 
+def test_a_batch_that_ends_after_another_one_has_failed_says_nothing_about_spark(
+    opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = opened()
+    runs = Runs(world, monkeypatch)
+    world.control.launch(NAME)
+    world.control.set(NAME, "", max_concurrency=2)
+    bad, good = [world.gatekeeper.begin(NAME, Batch("sales", (day,)), f"run_{day}", HOUR) for day in CANARIES]
+    assert isinstance(bad, Attempt)
+    assert isinstance(good, Attempt)
+    world.clock.advance(HOUR / 2)
+    runs.fails(bad, ServerLostError("gone"))
+    world.clock.advance(dt.timedelta(seconds=1))
+    world.ledger.end_attempt(good.number, AttemptState.done)
+    assert isinstance(world.gatekeeper.begin(NAME, Batch("sales", CANARIES[:1]), "next", HOUR), Waits)
+
+
 def test_no_batch_begins_while_the_campaign_pauses_after_a_failure_of_spark(
     opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,17 +377,27 @@ def with_canaries_passed(opened: Callable[..., World], monkeypatch: pytest.Monke
     return runs
 
 
+def test_a_dataset_that_looks_back_builds_one_batch_at_a_time_and_raw_lands_one(
+    opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = with_canaries_passed(opened, monkeypatch)
+    runs.lookback_days = 1
+    assert runs.work()
+    assert {tag for tag in runs.tags if "staging" not in tag} == {"run_2:raw:sales", "run_2:shadow:sales"}
+
+
 def test_two_batches_of_one_run_are_at_work_at_the_same_time_in_sessions_of_their_own(
     opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = with_canaries_passed(opened, monkeypatch)
+    runs.pipeline.landed = set(SIX_DAYS)
     runs.meeting = threading.Barrier(2)
     assert runs.work(), "each batch waits for the other one"
     assert sorted(runs.batches()[3:]) == sorted(
-        (layer, days) for layer in ("raw", "staging", "shadow") for days in (REST[:2], REST[2:])
+        (layer, days) for layer in ("staging", "shadow") for days in (REST[:2], REST[2:])
     )
     assert {a.state for a in runs.world.ledger.attempts(runs.world.campaign().unit)} == {AttemptState.done}
-    layers = ("raw", "staging", "shadow")
+    layers = ("staging", "shadow")
     assert sorted(runs.tags) == sorted(f"run_2:{layer}:sales{more}" for layer in layers for more in ("", ":1"))
     runs.world.conduct()
     assert runs.world.standings.of(NAME).state is CampaignState.validated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 from backfill_assets.core.days import day_range
 from backfill_assets.core.evidence import Basis, DayEvidence, Severity, Verdict
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, DayMeasurement, Seam, Side, SourceState
+from backfill_assets.core.release import DataFile
 from backfill_assets.core.unit import Unit
 from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.measure import Neighbours, Sides
@@ -47,17 +49,43 @@ def found(world: World, unit: Unit, batch: Mapping[dt.date, Sides]) -> Mapping[d
     return Neighbours(world.ledger, unit, frames).seams(batch)
 
 
-def built(world: World, unit: Unit, batch: Mapping[dt.date, Sides], *, judged: bool = True) -> None:
+def built(
+    world: World, unit: Unit, batch: Mapping[dt.date, Sides], *, judged: bool = True, nulls: int = 0, code: str = "c0de"
+) -> None:
     attempt = world.ledger.start_attempt(unit.id, "sales", sorted(batch), "run", LEASE)
     evidence = [
         DayEvidence(
-            unit.id, attempt.number, "sales", day, Basis("", "", "", ""), (),
+            unit.id, attempt.number, "sales", day, Basis("", code, unit.contract.of("sales").hash, ""), files(day, nulls),
             DayMeasurement(day, one.shadow, one.published, NOTHING, SourceState()),
             (Verdict("unique_key", day, True, Severity.error, True, "", ""),) if judged else (), world.clock.now(),
         )
         for day, one in batch.items()
     ]  # fmt: skip
     world.ledger.add_evidence(attempt.number, evidence)
+
+
+def files(day: dt.date, nulls: int, rows: int = 100) -> tuple[DataFile, ...]:
+    return (DataFile(f"{day}.parquet", 1, day, 0, json.dumps({"numRecords": rows, "nullCount": {"amount": nulls}})),)
+
+
+def test_days_that_were_checked_before_the_days_before_them_are_compared_with_them_then(world: World) -> None:
+    first, second = DAYS[:7], DAYS[7:14]
+    unit = world.open_unit({"sales": DAYS})
+    sales = loaded(world.datasets["sales"], world.folder)
+
+    def rises(batch: Sequence[dt.date], nulls: int) -> dict[dt.date, list[str]]:
+        neighbours = Neighbours(world.ledger, unit, Frames(NO_SPARK, sales, layout(world.folder), "", tuple(batch)))
+        found = neighbours.null_rises({day: files(day, nulls) for day in batch}, {})
+        return {day: [rise.column for rise in own] for day, own in found.items() if own}
+
+    assert rises(second, 100) == {}, "compared with themselves"
+    built(world, unit, usual(second), nulls=100)
+    assert rises(first, 0) == {first[-1]: [f"amount on {day}" for day in second[:4]]}
+    assert rises(first, 100) == {}
+    built(world, unit, usual(second), nulls=100, code="older")
+    assert rises(first, 0) == {}, "they are going to be built again"
+    built(world, unit, usual(first), nulls=0)
+    assert rises(second, 100) == {day: ["amount"] for day in second[:4]}
 
 
 def test_days_whose_content_stays_are_not_checked(world: World) -> None:

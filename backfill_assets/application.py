@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, partial
@@ -290,25 +290,30 @@ class Application:
         chunk = _ALL_DAYS if self.settings.chunk == "all" else self.settings.chunk
         return Planner(self.warehouse, self.basis, self.settings.cost_per_hour, chunk_days=chunk)
 
+    @contextmanager
     def session(
         self, tag: str, execution: Execution | None = None, say: Callable[[str], object] = lambda _: None
-    ) -> AbstractContextManager[SparkSession]:
+    ) -> Iterator[SparkSession]:
         """A separate session, see `open_session`; `execution` holds what a campaign asks of it.
 
         Raises:
             SettingsError: the campaign names a compute that this process has no URL for.
             LayoutError: the warehouse belongs to another ledger.
-            StorageError: its place does not keep two writers apart, or cannot be reached.
+            StorageError: its place does not keep two writers apart, or cannot be reached, also by a worker of a remote server.
         """
         # Before the first write into it.
         take_warehouse(self.layout, self.ledger.id, self.ledger.name, lambda: bool(self.ledger.heads()))
         # Imported here: Spark's client takes longer to import than most commands take to run, and few need it.
         from backfill_assets.spark.session import open_session  # noqa: PLC0415
+        from backfill_assets.spark.workers import require_workers_see  # noqa: PLC0415
 
-        if execution is None:
-            return open_session(self.settings, tag, None, say)
-        conf = {name: value for name, value in execution.spark.items() if is_of_speed(name)}
-        return open_session(self.settings.of_campaign(execution), tag, conf, say)
+        settings = self.settings if execution is None else self.settings.of_campaign(execution)
+        wanted = execution.spark if execution is not None else {}
+        conf = {name: value for name, value in wanted.items() if is_of_speed(name)}
+        with open_session(settings, tag, conf, say) as spark:
+            if settings.spark_url is not None:
+                require_workers_see(spark, self.layout.warehouse)
+            yield spark
 
     def refresh_views(self) -> None:
         """Recreate the published views in the Spark catalog, and drop previews of finished units."""

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +64,14 @@ class Cluster:
             return -1
 
 
+@dataclass(frozen=True)
+class Server:
+    """A running Spark Connect server: its URL and its process."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+
 @contextmanager
 def standalone(folder: Path, environ: Mapping[str, str]) -> Iterator[Cluster]:
     """Run a master, with its files in `folder`; it ends with the block.
@@ -86,9 +94,9 @@ def standalone(folder: Path, environ: Mapping[str, str]) -> Iterator[Cluster]:
 
 @contextmanager
 def worker(
-    cluster: Cluster, number: int, cores: int, memory: str, environ: Mapping[str, str]
+    cluster: Cluster, number: int, cores: int, memory: str, environ: Mapping[str, str], within: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker; its executors have its environment, such as the keys of a store."""
+    """Run a worker; its executors have its environment, such as the keys of a store. `within` is a command that runs commands."""
     before, own = cluster.workers(), server_environment(environ, cluster.folder)
     words = (
         "--cores",
@@ -100,14 +108,14 @@ def worker(
         "-d",
         str(cluster.folder.scratch / f"worker_{number}"),
     )
-    with _running(cluster, "worker.Worker", *words, cluster.master, environ=own) as started:
+    with _running(cluster, "worker.Worker", *words, cluster.master, environ=own, within=within) as started:
         _wait(lambda: cluster.workers() > before, f"worker {number}", started)
         yield started
 
 
 @contextmanager
-def connect(cluster: Cluster, settings: Settings, folder: Path, memory: str, url: str = "") -> Iterator[str]:
-    """Run a Spark Connect server that works on the cluster; gives its URL. `url` is that of a former one."""
+def connect(cluster: Cluster, settings: Settings, folder: Path, memory: str, url: str = "") -> Iterator[Server]:
+    """Run a Spark Connect server that works on the cluster. `url` is that of a former one, which it replaces."""
     former = Endpoint.remote(url) if url else None
     port = (former and former.port) or _free_port()
     token = (former and former.token) or secrets.token_urlsafe(32)
@@ -127,18 +135,18 @@ def connect(cluster: Cluster, settings: Settings, folder: Path, memory: str, url
         server = subprocess.Popen(server_command(home), cwd=home.root, env=environ, stdout=log, stderr=log)
         try:
             _wait(lambda: ask(Endpoint.remote(found)) is Answer.READY, "the Spark Connect server", server)
-            yield found
+            yield Server(found, server)
         finally:
             _end(server)
 
 
 @contextmanager
 def _running(
-    cluster: Cluster, name: str, *words: str, environ: Mapping[str, str] | None = None
+    cluster: Cluster, name: str, *words: str, environ: Mapping[str, str] | None = None, within: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
     program = str(Path(cluster.environ["SPARK_HOME"]) / "bin" / "spark-class")
     with cluster.folder.log.open("ab") as log:
-        command = [program, f"{_DEPLOY}.{name}", "--host", _HOST, *words]
+        command = [*within, program, f"{_DEPLOY}.{name}", "--host", _HOST, *words]
         started = subprocess.Popen(
             command, cwd=cluster.folder.root, env=environ or cluster.environ, stdout=log, stderr=log
         )
@@ -188,7 +196,7 @@ def main() -> None:
         for number in range(given.workers):
             running.enter_context(worker(cluster, number, given.cores, given.memory, os.environ))
         settings = Settings.from_env(os.environ)
-        url = running.enter_context(connect(cluster, settings, given.folder / "connect", given.memory))
+        url = running.enter_context(connect(cluster, settings, given.folder / "connect", given.memory)).url
         sys.stdout.write(f"export BACKFILL_ASSETS_SPARK_URL='{url}'\n")
         sys.stdout.flush()
         signal.pause()

@@ -25,7 +25,7 @@ def _confirmed(place: Location) -> Iterator[None]:
     except FileNotFoundError as error:
         raise StorageError(
             f"{error.filename} is gone, although it was just written for {place}; find out what deletes files there, "
-            "and repeat the command: only files on the disk count"
+            "or which worker of Spark has another folder under this path, and repeat the command: only files on the disk count"
         ) from error
     except OSError as error:
         raise StorageError(

@@ -50,12 +50,6 @@ _SHOWN_CHARACTERS: Final = 1_000
 _SEPARATOR: Final = "\x1f"
 _BLANK: Final = bytes(range(0x21))
 _OPTIONAL: Final = ", where source.optional (a reference has its own) lists columns that some files do not have"
-_GLOB: Final = frozenset("[]{}*?\\")
-
-
-def spark_path(file: Location) -> str:
-    """A path for Spark's reader: characters that it would read as a pattern are escaped."""
-    return "".join("\\" + c if c in _GLOB else c for c in file.for_spark)
 
 
 def require_columns(file: Location, shown: str, declared: Files) -> None:
@@ -379,7 +373,7 @@ def raw_schema(source: Source) -> T.StructType:
 def lines_of(spark: SparkSession, declared: Files, files: Sequence[Location]) -> DataFrame:
     """The lines of text files, without headlines and blank lines, each with the real path of its file."""
     reader = spark.read.options(**_LINES, header=str(declared.named_by is NamedBy.header).lower())
-    lines = reader.schema(f"{LINE} string").csv([spark_path(file) for file in files])
+    lines = reader.schema(f"{LINE} string").csv([file.escaped_for_spark for file in files])
     return lines.select(F.encode(LINE, "ISO-8859-1").alias(LINE), _real_path())
 
 
@@ -387,7 +381,7 @@ def columns_in(spark: SparkSession, declared: Files, files: Sequence[Location]) 
     """The declared columns of files with a schema, `CORRUPT` (always null), and the real path of each row's file."""
     own = declared.headers
     schema = struct_of({own[name]: kind for name, kind in declared.types.items()})
-    frame = spark.read.schema(schema).format(declared.format.value).load([spark_path(file) for file in files])
+    frame = spark.read.schema(schema).format(declared.format.value).load([file.escaped_for_spark for file in files])
     columns = [F.col(quoted(own[name])).alias(name) for name in declared.columns]
     return frame.select(*columns, F.lit(None).cast("string").alias(CORRUPT), _real_path())
 

@@ -39,12 +39,13 @@ _DATA_PROBLEMS: Final = ("0A", "21", "22", "23", "42", "54", "P0")
 _NO_ROOM: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """The system's messages for a write without room; Spark has them among the causes of its own errors."""
 _KEYS: Final = (
-    "look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, which may have expired, and at the rights of their "
-    "user; an embedded server has those of its start: backfill spark stop"
+    "look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, which may have expired or be missing, and at the "
+    "rights of their user; an embedded server has those of its start: backfill spark stop"
 )
 _STORE: Final[Mapping[str, str]] = {
     "AccessDeniedException": _KEYS,
     "ExpiredToken": _KEYS,
+    "NoAwsCredentialsException": _KEYS,
     "UnknownStoreException": "create the bucket, or correct BACKFILL_ASSETS_WAREHOUSE, BACKFILL_ASSETS_SOURCES or AWS_ENDPOINT_URL",
     "AWS": "look at AWS_ENDPOINT_URL and at the store, and repeat the command: what it was writing is there completely or not",
 }

@@ -16,6 +16,7 @@ from backfill_assets.core.release import StoredFile
 AT_ONCE: Final = 16
 """Requests in flight to a store: more do not make it answer faster."""
 WILD: Final = frozenset("*?[")
+_PATTERN: Final = frozenset("[]{}*?\\")
 
 Sync = Callable[["Location"], None]
 """Makes a file, or the names in a folder, durable; once it returns, a power cut does not damage it."""
@@ -65,6 +66,11 @@ class Location(ABC):
     @abstractmethod
     def for_spark(self) -> str:
         """Its path as Spark wants it."""
+
+    @property
+    def escaped_for_spark(self) -> str:
+        """The same for Spark's readers: characters that they would take for a pattern are escaped."""
+        return "".join("\\" + c if c in _PATTERN else c for c in self.for_spark)
 
     @abstractmethod
     def __str__(self) -> str: ...

@@ -1,76 +1,273 @@
-"""Sources and warehouse in a bucket, and Spark on a standalone cluster of two workers: all of it of this test's own."""
+"""Sources and warehouse in a bucket, and Spark on a standalone cluster of two workers: all of it of these tests' own."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import os
 import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
 
 from backfill_assets.application import Application
+from backfill_assets.core.errors import BackfillError, QueryTimeoutError, ServerLostError, StorageError
+from backfill_assets.core.unit import AttemptState
 from backfill_assets.settings import Settings
+from backfill_assets.spark.workers import SEEN_FILE
+from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.owner import OWNER_FILE
 from backfill_assets_tests.harness.objects import object_store
+from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.harness.without_dagster import built, publish
+from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.spark.test_on_a_store import DATASETS, NAME, deliver, published, say
-from tools.cluster import Cluster, connect, standalone, worker
+from tools.cluster import Cluster, Server, connect, standalone, worker
 
-DAYS = tuple(dt.date(2024, 3, number) for number in range(1, 5))
-
-
-def executors(cluster: Cluster) -> list[psutil.Process]:
-    """The executors, which are processes of the workers."""
-    own = str(cluster.folder.scratch)
-    found = [one for one in psutil.process_iter(["cmdline"]) if any("Executor" in w for w in one.info["cmdline"] or ())]
-    return [one for one in found if any(own in word for word in one.info["cmdline"]) or own in one.cwd()]
+NO_MOUNT = (
+    "all workers see the warehouse, as none can have a mount of its own (by unshare: where users may make namespaces)"
+)
+DAYS = D1, D2, D3, D4 = tuple(dt.date(2024, 3, number) for number in range(1, 5))
 
 
-def test_days_are_published_corrected_taken_back_and_proven(tmp_path: Path) -> None:
-    shutil.copytree(DATASETS / NAME, tmp_path / "datasets" / NAME)
+@dataclass
+class Site:
+    """An installation, and the cluster that it works on."""
+
+    root: Path
+    cluster: Cluster
+    application: Application
+    running: ExitStack
+    workers: list[ExitStack] = field(default_factory=list)
+    processes: list[psutil.Process] = field(default_factory=list)
+    server: Server | None = None
+    of_server: ExitStack = field(default_factory=ExitStack)
+
+    def add_worker(self, environ: Mapping[str, str] = os.environ, within: Sequence[str] = ()) -> None:
+        """Let a worker with a core join."""
+        own = self.running.enter_context(ExitStack())
+        started = own.enter_context(worker(self.cluster, len(self.workers), 1, "1g", environ, within))
+        self.processes.append(psutil.Process(started.pid))
+        self.workers.append(own)
+
+    def end_workers(self) -> None:
+        """Take all workers away, with their executors."""
+        for one in self.workers:
+            one.close()
+
+    def start_server(self) -> None:
+        """Start the Spark Connect server; again at its address, if it ran before."""
+        self.of_server.close()
+        settings, url = Settings.from_env(os.environ), self.server.url if self.server else ""
+        self.server = self.of_server.enter_context(connect(self.cluster, settings, self.root / "connect", "600m", url))
+
+    def executors(self) -> list[psutil.Process]:
+        """The executors, which are processes of the workers."""
+        found = []
+        for own in self.processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += [one for one in own.children(recursive=True) if "java" in one.name()]
+        return found
+
+    def at_work(self) -> bool:
+        """Whether days are being built: they have landed."""
+        return bool(self.application.ledger.attempts(state=AttemptState.running))
+
+    def publish(self, days: Sequence[dt.date], tag: str) -> str:
+        """Land, build and publish days; the refusal, or that it goes through."""
+        try:
+            with self.application.session(tag) as spark:
+                publish(self.application, spark, NAME, days)
+        except BackfillError as error:
+            return f"{type(error).__name__}: {error}"
+        return "it goes through"
+
+    def while_it_works(self, days: Sequence[dt.date], fault: Callable[[], object]) -> str:
+        """Let a fault happen again and again while days are published."""
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(self.publish, days, f"first {days[0]}")
+            while not done.done():
+                fault()
+            return done.result()
+
+    def assert_one_launch_is_enough(self, days: Sequence[dt.date]) -> None:
+        """After a fault, the next launch publishes what is missing, and nothing is wrong."""
+        if days[0] not in published(self.application):
+            assert self.publish(days, f"again {days[0]}") == "it goes through"
+        now = published(self.application)
+        assert {day: now[day] for day in days} == {day: [day.day] for day in days}
+        assert [str(one) for one in self.application.doctor.examine() if one.severity != "info"] == []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    root = tmp_path_factory.mktemp("on a cluster")
+    shutil.copytree(DATASETS / NAME, root / "datasets" / NAME)
     with ExitStack() as running:
-        store = running.enter_context(object_store(tmp_path / "objects"))
+        store = running.enter_context(object_store(root / "objects"))
         patch = running.enter_context(pytest.MonkeyPatch.context())
         environ = {
             **store.environ,
-            "BACKFILL_ASSETS_STATE": str(tmp_path / "state"),
-            "BACKFILL_ASSETS_DATASETS": str(tmp_path / "datasets"),
+            "BACKFILL_ASSETS_STATE": str(root / "state"),
+            "BACKFILL_ASSETS_DATASETS": str(root / "datasets"),
             "BACKFILL_ASSETS_WAREHOUSE": f"{store.url}/ware/house",
             "BACKFILL_ASSETS_SOURCES": f"{store.url}/delivered",
             "BACKFILL_ASSETS_SPARK_MEMORY": "1g",
+            # `make test` sets spark.testing there, with which a worker asks for a checkout of Spark.
+            "JAVA_TOOL_OPTIONS": " ".join(
+                word for word in os.environ.get("JAVA_TOOL_OPTIONS", "").split() if not word.startswith("-Dspark.")
+            ),
         }
         for name, value in environ.items():
             patch.setenv(name, value)
-        # `make test` sets spark.testing there, with which a worker asks for a checkout of Spark.
-        patch.delenv("JAVA_TOOL_OPTIONS", raising=False)
-        cluster = running.enter_context(standalone(tmp_path / "cluster", os.environ))
-        for number in range(2):
-            running.enter_context(worker(cluster, number, 1, "1g", os.environ))
-        url = running.enter_context(connect(cluster, Settings.from_env(os.environ), tmp_path / "connect", "600m"))
-        patch.setenv("BACKFILL_ASSETS_SPARK_URL", url)
-        application = Application.from_env()
-        _work_on(application, cluster)
-        application.ledger.close()
+        # With it the doctor would ask for reports of releases to Dagster, which is not there.
+        patch.delenv("DAGSTER_HOME", raising=False)
+        cluster = running.enter_context(standalone(root / "cluster", os.environ))
+        made = Site(root, cluster, Application.from_env(), running)
+        running.push(made.of_server)
+        for _ in range(2):
+            made.add_worker()
+        made.start_server()
+        assert made.server is not None
+        patch.setenv("BACKFILL_ASSETS_SPARK_URL", made.server.url)
+        made.application = Application.from_env()
+        yield made
+        made.application.ledger.close()
 
 
-def _work_on(application: Application, cluster: Cluster) -> None:
+def delivered(site: Site, month: int) -> tuple[dt.date, ...]:
+    """The files of eight days of a month."""
+    days = tuple(dt.date(2024, month, number) for number in range(1, 9))
+    for day in days:
+        deliver(site.application, day, day.day)
+    return days
+
+
+def test_days_are_published_corrected_taken_back_and_proven(site: Site) -> None:
     for day in DAYS:
-        deliver(application, day, day.day, 10 * day.day)
-    with application.session("first") as spark:
-        publish(application, spark, NAME, DAYS)
-        assert len(executors(cluster)) == 2
+        deliver(site.application, day, day.day, 10 * day.day)
+    with site.application.session("first") as spark:
+        publish(site.application, spark, NAME, DAYS)
+        assert len(site.executors()) == 2
     first = {day: [day.day, 10 * day.day] for day in DAYS}
-    assert published(application) == first
+    assert published(site.application) == first
 
-    deliver(application, DAYS[1], 7)
-    with application.session("correction") as spark:
-        unit = built(application, spark, NAME, DAYS[1:2], {"row_count": "any", "amount": "any"})
-        release = application.publisher.release(unit.id).release
-    assert published(application) == first | {DAYS[1]: [7]}
+    deliver(site.application, D2, 7)
+    with site.application.session("correction") as spark:
+        unit = built(site.application, spark, NAME, (D2,), {"row_count": "any", "amount": "any"})
+        release = site.application.publisher.release(unit.id).release
+    assert published(site.application) == first | {D2: [7]}
     say("rollback", release, "--reason", "not yet")
-    assert published(application) == first
-    assert "certificate" in say("prove", NAME, "--partitions", f"{DAYS[0]}..{DAYS[-1]}")
+    assert published(site.application) == first
+    assert "certificate" in say("prove", NAME, "--partitions", f"{D1}..{D4}")
     assert json.loads(say("doctor", "--json")) == []
+
+
+@pytest.mark.faults
+def test_executors_that_are_killed_while_they_work_lose_nothing(site: Site, observed: Observed) -> None:
+    days, killed = delivered(site, 4), set[int]()
+    observed.injected("each executor of a cluster is killed once, while days are landed, staged and built")
+
+    def kill() -> None:
+        time.sleep(1)
+        # The fourth failure of a task fails its job.
+        for one in site.executors()[:1] if site.at_work() and len(killed) < 3 else ():
+            killed.add(one.pid)
+            one.kill()
+
+    observed.found(site.while_it_works(days, kill))
+    assert killed
+    site.assert_one_launch_is_enough(days)
+
+
+@pytest.mark.faults
+def test_a_driver_that_is_killed_and_started_again_goes_on(site: Site, observed: Observed) -> None:
+    days = delivered(site, 5)
+    observed.injected(
+        "the Spark Connect server of a cluster is killed while days are published, and started again at its address"
+    )
+    killed = []
+
+    def kill() -> None:
+        time.sleep(1)
+        if not killed and site.at_work():
+            assert site.server is not None
+            site.server.process.kill()
+            killed.append(site.server.process.wait())
+            site.start_server()
+
+    said = site.while_it_works(days, kill)
+    observed.found(said)
+    assert killed
+    assert said.startswith(ServerLostError.__name__)
+    site.assert_one_launch_is_enough(days)
+
+
+@pytest.mark.faults
+def test_a_cluster_without_free_cores_is_named(site: Site, observed: Observed, monkeypatch: pytest.MonkeyPatch) -> None:
+    days = delivered(site, 6)
+    observed.injected("all workers of a cluster leave before days are published")
+    site.end_workers()
+    with monkeypatch.context() as patch:
+        patch.setenv("BACKFILL_ASSETS_QUERY_TIMEOUT", "20s")
+        site.application = Application.from_env()
+        said = site.publish(days, "without cores")
+    observed.found(said)
+    assert said.startswith(QueryTimeoutError.__name__)
+    site.application = Application.from_env()
+    site.add_worker()
+    site.assert_one_launch_is_enough(days)
+
+
+def test_workers_need_no_keys_of_their_own(site: Site) -> None:
+    days = delivered(site, 7)
+    site.end_workers()
+    site.add_worker({name: value for name, value in os.environ.items() if not name.startswith("AWS_")})
+    assert site.publish(days, "without keys") == "it goes through"
+    site.assert_one_launch_is_enough(days)
+
+
+@pytest.mark.faults
+def test_a_worker_that_has_another_folder_under_the_path_of_the_warehouse_is_named(
+    site: Site, observed: Observed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "warehouse"
+    folder.mkdir()
+    within = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        'mount -t tmpfs tmpfs "$0" && exec "$@"',
+        str(folder),
+    ]
+    site.end_workers()
+    site.add_worker()
+    if subprocess.run([*within, "true"], check=False, capture_output=True).returncode == 0:
+        observed.injected("one of two workers has an empty folder where the warehouse is")
+        site.add_worker(within=within)
+        wait_for(lambda: len(site.executors()) == 2, "both executors", 60)
+        time.sleep(20)  # until the driver knows both
+    else:
+        observed.weaker(NO_MOUNT)
+        observed.injected("the server looks for the warehouse at another path")
+        monkeypatch.setattr(OnDisk, "for_spark", property(lambda place: f"{place}_elsewhere"))
+    monkeypatch.setenv("BACKFILL_ASSETS_WAREHOUSE", str(folder))
+    monkeypatch.setenv("BACKFILL_ASSETS_STATE", str(tmp_path / "state"))
+    application = Application.from_env()
+    named = pytest.raises(StorageError, match=f"{folder}: a worker of the Spark server does not see it")
+    with named as refused, application.session("another folder"):
+        pytest.fail("it was opened")
+    observed.found(refused.value)
+    assert {path.name for path in folder.iterdir()} == {OWNER_FILE, SEEN_FILE}
+    application.ledger.close()

@@ -121,10 +121,13 @@ def test_two_installations_on_one_warehouse_are_refused_before_anything_is_writt
     )
     assert (one.warehouse.ledger, two.warehouse.ledger) == (one.ledger, two.ledger)  # nobody has written yet
     take_warehouse(one.layout, one.ledger.id, one.ledger.name)
-    with pytest.raises(
-        LayoutError, match=rf"belongs to another ledger .*{tmp_path}/1/ledger\.db.*{tmp_path}/2/ledger\.db"
+    with (
+        pytest.raises(
+            LayoutError, match=rf"belongs to another ledger .*{tmp_path}/1/ledger\.db.*{tmp_path}/2/ledger\.db"
+        ),
+        two.session("late"),
     ):
-        two.session("late")
+        pytest.fail("it was opened")
     again = Application(Settings.from_env({"BACKFILL_ASSETS_STATE": str(tmp_path / "2"), **shared}))
     with pytest.raises(LayoutError, match="belongs to another ledger"):
         assert again.warehouse

@@ -17,6 +17,8 @@ PIP_AUDIT := 2.10.1
 VERSITYGW := v1.8.0
 STORE := $(HOME)/.cache/backfill_assets/versitygw
 STRESS_COMMITS ?= 3000
+# A commit to the store of the tests takes five times as long as one to a folder.
+STORE_COMMITS ?= 600
 WORKERS ?= 3
 SOAK_MINUTES ?= 20
 
@@ -39,7 +41,7 @@ BEGIN { print "# Written by `make lock`: all extras, for every Python that pypro
 endef
 
 .PHONY: help setup java store demo demo-campaign dev bench soak test test-all test-faults planted-bugs check static unit lock audit dist clean
-.PHONY: lanes lane-plain lane-spark
+.PHONY: lanes lane-plain lane-spark lane-store
 
 help: ## List all targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  \033[1mmake %-14s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,10 +118,10 @@ test: setup ## What .ci/run runs: a witness for every promise (some 15 minutes o
 	@$(MAKE) --no-print-directory -j2 static lanes
 
 test-all: CASES =
-test-all: setup static lanes ## Everything that there is, each night: all examples, kill points and the long stress (some two hours)
+test-all: setup static lanes lane-store ## Everything that there is, each night: all examples, kill points and the long stress (some two hours)
 
 test-faults: CASES = -m faults
-test-faults: setup lanes ## Inject all faults and print what was found (STRESS_COMMITS=80 takes half of the time)
+test-faults: setup lanes lane-store ## Inject all faults and print what was found (STRESS_COMMITS=80 takes half of the time)
 
 # While a test waits for Dagster, others work. The many short ones come last, so that all processes end at about the same time.
 lanes: $(STAMP) java ## Only the tests, all lanes side by side
@@ -130,6 +132,13 @@ lane-plain: $(STAMP) ## Only the tests that need no JVM
 
 lane-spark: $(STAMP) java ## Only the tests that need Spark: on one server, on whole installations with Dagster, in the browser
 	@$(PYTEST) $(addprefix backfill_assets_tests/,dagster ui spark)
+
+# Everything that a release does, and its death at each step, is tested once more where a table lies in a bucket.
+ON_A_STORE = release doctor control/test_campaign_crashes.py control/test_campaign_release.py control/test_going_round_a_campaign.py \
+  faults/test_clocks.py faults/test_hosts_and_postgres.py faults/test_in_between.py faults/test_others_at_the_table.py
+lane-store: export BACKFILL_ASSETS_TEST_COMMITS = $(STORE_COMMITS)
+lane-store: $(STAMP) store ## Only the tests of releases, with the tables in a bucket
+	@$(PYTEST) -p backfill_assets_tests.on_a_store $(addprefix backfill_assets_tests/unit/,$(ON_A_STORE))
 
 planted-bugs: setup ## Plant a bug in each room, chosen by SEED, and see that make test finds it
 	@$(BIN)/python -m backfill_assets_tests.planted_bugs $(if $(SEED),--seed $(SEED)) $(ARGS)

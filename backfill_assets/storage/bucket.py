@@ -265,7 +265,9 @@ class _Ranges(io.RawIOBase):
         end = min(self._size, self._at + len(buffer))
         if self._at >= end:
             return 0
-        asked: GetOptions = {"range": (self._at, end), "if_match": self._tag or None}
+        asked: GetOptions = {"range": (self._at, end)}
+        if self._tag:
+            asked["if_match"] = self._tag
         with _asking(self._place):
             found = bytes(obstore.get(self._place.bucket.store, self._place.key, options=asked).bytes())
         buffer[: len(found)] = found

@@ -112,8 +112,13 @@ def content(home: Path, version: int | None = None) -> dict[dt.date, list[int]]:
     """What a reader sees: the amounts of each day, at the newest version unless another is given."""
     if not DeltaTable.is_deltatable(str(home)):
         return {}
+    return amounts_of(DeltaTable(home, version=version).to_pyarrow_table(columns=["day", "amount"]))
+
+
+def amounts_of(rows: pa.Table) -> dict[dt.date, list[int]]:
+    """The amounts of each day."""
     found: dict[dt.date, list[int]] = {}
-    for row in DeltaTable(home, version=version).to_pyarrow_table(columns=["day", "amount"]).to_pylist():
+    for row in rows.to_pylist():
         found.setdefault(row["day"], []).append(row["amount"])
     return {date: sorted(amounts) for date, amounts in sorted(found.items())}
 

@@ -15,17 +15,17 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
-
 from backfill_assets.core.errors import ClaimedDaysError, EvidenceError, RollbackError, UnitError
+from backfill_assets.delta.opening import is_table, rows_of, table_at
 from backfill_assets.ledger.database import LockPace
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.system import SystemClock
-from backfill_assets_tests.harness.tables import content, day
+from backfill_assets_tests.harness.tables import amounts_of, day, layout
 from backfill_assets_tests.harness.world import World
 
 DAYS = tuple(day(n) for n in range(6))
 STOP = "stop"
+COLUMNS = ["day", "amount"]
 _MOST_DAYS = 3
 _UNDO_SHARE = 0.2
 _IDS_PER_WRITER = 1_000_000
@@ -195,14 +195,17 @@ def _write(folder: Path, number: int, commits: int, seed: int) -> None:
 
 
 def _read(folder: Path, number: int) -> None:
-    home, last, test = stress_world(folder).homes["sales"], -1, multiprocessing.parent_process()
+    place, last, test = layout(folder).published_path("sales"), -1, multiprocessing.parent_process()
     with (folder / f"reader_{number}.jsonl").open("a", encoding="utf-8") as out:
         # If the test is killed, the reader must not poll for ever.
         while test is not None and test.is_alive() and not (folder / STOP).exists():
-            if not DeltaTable.is_deltatable(str(home)):
+            if not is_table(place):
                 continue
-            version = DeltaTable(home).version()
+            version = table_at(place).version()
             assert version >= last, f"the table went back from version {last} to {version}"
             last = version
-            out.write(json.dumps({"version": version, "rows": fingerprint(content(home, version))}) + "\n")
+            out.write(
+                json.dumps({"version": version, "rows": fingerprint(amounts_of(rows_of(place, COLUMNS, version)))})
+                + "\n"
+            )
             time.sleep(_BETWEEN_POLLS)

@@ -23,6 +23,7 @@ _FIRST: Final = (
     "dagster/test_campaign.py",
     "unit/release/test_commit_stress.py",
     "unit/faults/test_object_store.py",
+    "dagster/test_soak.py",
 )
 """Begin before all others, as the longest of `make test` and of `make test-all`: the last to end decides how long a run takes."""
 
@@ -148,6 +149,9 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "spark/pipeline/test_source_table.py::test_later_delivery_days_bring_rows_of_a_day_and_the_newest_day_counts": (),
     "spark/pipeline/test_source_table.py::test_rows_behind_deletion_vectors_do_not_count": (),
     "spark/pipeline/test_staging.py::test_batching_does_not_matter": (),
+    "spark/pipeline/test_wrong_and_green.py::test_a_step_between_two_batches_that_are_checked_at_the_same_time_is_refused": (
+        "the days before it",
+    ),
     "spark/pipeline/test_unconfirmed_writes.py::test_a_write_of_spark_that_the_disk_does_not_confirm_is_completed_by_the_same_call": (  # noqa: E501
         "raw",
     ),
@@ -165,7 +169,11 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "spark/test_on_a_store.py::test_whatever_goes_wrong_at_a_request_of_spark_the_next_launch_is_enough": (
         "a commit of staging-lost_answer",
     ),
-    "spark/test_on_a_cluster.py": (),
+    "spark/test_on_a_cluster.py::test_a_cluster_without_free_cores_is_named": (),
+    "spark/test_on_a_cluster.py::test_a_driver_that_is_killed_and_started_again_goes_on": (),
+    "spark/test_on_a_cluster.py::test_a_worker_that_has_another_folder_under_the_path_of_the_warehouse_is_named": (),
+    "spark/test_on_a_cluster.py::test_workers_need_no_keys_of_their_own": (),
+    "spark/test_on_a_cluster.py::test_executors_that_are_killed_while_they_work_lose_nothing": (),
     "spark/test_two_servers.py": (),
     # Tests on whole installations with Dagster, and in the browser
     "dagster/test_approval.py": (),
@@ -189,6 +197,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "dagster/test_postgres.py::test_a_native_backfill_is_published_and_rolled_back_with_everything_on_postgres": (),
     "dagster/test_postgres_deaths.py": (),
     "dagster/test_server_deaths.py": (),
+    "dagster/test_soak.py": (),
     "dagster/test_worker_deaths.py": (),
     "dagster/test_tutorial.py": (),
     "dagster/test_workers.py": (),

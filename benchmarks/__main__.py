@@ -28,7 +28,7 @@ def main() -> int:
         found = measure_history(given.folder.absolute() / "history", given.history)
         as_json(found) if given.json else show_history(given.history, found)
         return 0
-    options = Options(given.scale, given.days, given.chunk, given.sample, given.growth)
+    options = Options(given.scale, given.days, given.chunk, given.sample, given.growth, given.store, given.workers)
     try:
         results = run_benchmark(given.folder.absolute(), options, lambda text: errors.print(text, markup=False))
     except BackfillError as error:
@@ -51,6 +51,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--chunk", type=int, help="days per run (as dataset.yaml says)")
     parser.add_argument("--sample", type=int, default=4, help="days to run one by one, for the extrapolation (4)")
     parser.add_argument("--growth", action="store_true", help="also 50 and 2,406 days; takes long")
+    parser.add_argument(
+        "--store", default="", help="also with the tables in this place of a bucket, s3://bucket/prefix"
+    )
+    parser.add_argument("--workers", type=int, default=0, help="then also with Spark as a cluster of so many workers")
     parser.add_argument(
         "--history", type=int, default=0, help="instead: how long one dataset of so many partitions takes to handle"
     )

@@ -7,9 +7,8 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,9 +19,9 @@ from backfill_assets.orchestration.daemon import BACKFILL_INTERVAL_SECONDS, STOC
 from benchmarks.files import layers_of
 from benchmarks.floor import run_floor
 from benchmarks.installation import CORRECTION, DATASET, Installation
+from benchmarks.places import measure_place, measured_pass, places_of
 from benchmarks.release import time_release
 from benchmarks.results import Growth, Pass, Results, pass_of
-from benchmarks.stages import runs_of, spans_of
 from benchmarks.usage import CpuMeter
 from demo.orders import FIRST, LAST, generate_orders, land_orders
 
@@ -30,7 +29,6 @@ START: Final = dt.date(1995, 1, 1)
 """First day of the pipeline; the sample of a run per day comes right after its last."""
 GROWTH: Final = (50, len(day_range(FIRST, LAST)))
 _BY_THE_DAY: Final = f"{DATASET}_by_the_day"
-_MOST_SECONDS: Final = 7200
 
 Say = Callable[[str], None]
 
@@ -39,7 +37,8 @@ Say = Callable[[str], None]
 class Options:
     """What to measure: scale factor, days of the pipeline, days per run (none: as the dataset says), days run one by one.
 
-    The first of these only warms up, so there must be at least two.
+    The first of these only warms up, so there must be at least two. With a `store`, an empty place in a bucket, the same days also
+    have their tables there; with `workers`, Spark is then a cluster of so many as well.
     """
 
     scale: float = 1.0
@@ -47,6 +46,8 @@ class Options:
     chunk: int | None = None
     sample: int = 4
     growth: bool = False
+    store: str = ""
+    workers: int = 0
 
 
 def run_benchmark(folder: Path, options: Options, say: Say) -> Results:
@@ -75,7 +76,11 @@ def run_benchmark(folder: Path, options: Options, say: Say) -> Results:
     finally:
         installation.stop()
     shutil.rmtree(root, ignore_errors=True)
-    return results
+    elsewhere = []
+    for place in places_of(options.store, options.workers):
+        say(f"{place.name}: {len(days)} days, twice")
+        elsewhere.append(measure_place(place, root, sources, days, options.chunk))
+    return replace(results, elsewhere=tuple(elsewhere))
 
 
 @dataclass(frozen=True)
@@ -130,13 +135,7 @@ class _Bench:
         self, dataset: str, name: str, days: Sequence[dt.date], expected: Mapping[str, str] | None = None
     ) -> Pass:
         self.say(f"{name}: {len(days)} days")
-        with self._meter().running() as meter:
-            launched = time.time()
-            backfill = self.installation.backfill(dataset, days, _MOST_SECONDS, expected)
-            ended = time.time()
-        with self.installation.instance() as instance:
-            runs = runs_of(instance, backfill)
-        return pass_of(name, len(days), [run.end for run in runs], spans_of(runs, launched, ended), meter)
+        return measured_pass(self.installation, self._meter(), dataset, name, days, expected)
 
     def _growth(self, size: int) -> Growth:
         first = FIRST if size == len(day_range(FIRST, LAST)) else START
@@ -147,7 +146,7 @@ class _Bench:
         return Growth(pipeline, time_release(application, name), written)
 
     def _meter(self) -> CpuMeter:
-        return CpuMeter(self.installation.spark, self.installation.daemon)
+        return CpuMeter([self.installation.spark], self.installation.daemon)
 
 
 def machine() -> Mapping[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import Location
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,13 @@ def layers_of(layout: Layout, dataset: str) -> Mapping[str, Bytes]:
     return {name: bytes_of(path_of(folder)) for name, folder in places.items()}
 
 
-def data_files(folder: Path) -> Mapping[tuple[int, str], int]:
-    """Size of every data file by inode and path: a copy has another inode, a rename another path."""
+def data_files(place: Location) -> Mapping[tuple[int, str], int]:
+    """Size of every data file by inode and path: a copy has another inode, a rename another path. Objects have no inode."""
     found = {}
-    for path in folder.rglob("*.parquet"):
-        if "_delta_log" not in path.parts:
-            status = path.stat()
-            found[status.st_ino, path.relative_to(folder).as_posix()] = status.st_size
+    for file in place.files(place):
+        if file.path.endswith(".parquet") and "_delta_log/" not in file.path:
+            inode = 0 if place.storage_options else path_of(place / file.path).stat().st_ino
+            found[inode, file.path] = file.size
     return found
 
 

@@ -53,15 +53,19 @@ class BenchmarkError(BackfillError):
 class Installation:
     """An installation with its state in `root`, reading deliveries from `sources`; this process also uses it.
 
-    `variables` are added to the installation's environment.
+    `variables` are added to the installation's environment; `configuration` is Dagster's.
     """
 
-    def __init__(self, root: Path, sources: Path, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, root: Path, sources: Path, variables: Mapping[str, str] | None = None,
+        configuration: Path = ROOT / "dagster.yaml",
+    ) -> None:  # fmt: skip
         self.root = root
         self.datasets = root / "datasets"
         self.webserver = ""
         self.processes: dict[str, psutil.Popen] = {}
         self._webserver_command: list[str] = []
+        self._configuration = configuration
         state = root / "state"
         self._variables = {
             "DAGSTER_HOME": str(root / "home"),
@@ -117,7 +121,7 @@ class Installation:
         home = self.root / "home"
         home.mkdir(parents=True)
         Path(self._variables["BACKFILL_ASSETS_DAGSTER_STATE"]).mkdir(parents=True)
-        shutil.copyfile(ROOT / "dagster.yaml", home / "dagster.yaml")
+        shutil.copyfile(self._configuration, home / "dagster.yaml")
         SparkServer(self.settings).ensure()
         with self.instance():
             pass
@@ -126,6 +130,10 @@ class Installation:
         self.start_webserver()
         if not comes_true(lambda: answers(self.webserver), _START_SECONDS):
             raise BenchmarkError(f"waited {_START_SECONDS} s in vain for Dagster's webserver")
+
+    def use_spark(self, url: str) -> None:
+        """Use the Spark server at this URL; say so before anything is started."""
+        self._variables["BACKFILL_ASSETS_SPARK_URL"] = url
 
     def start_daemon(self) -> None:
         """Start the daemon, for the first time or after it was killed."""

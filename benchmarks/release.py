@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from deltalake import DeltaTable
-
 from backfill_assets.application import Application
 from backfill_assets.core.release import ReleaseKind
-from backfill_assets.storage.disk import path_of
+from backfill_assets.delta.opening import table_at
 from benchmarks.files import copied, data_files
 from benchmarks.installation import BenchmarkError
 
@@ -33,7 +31,7 @@ def time_release(application: Application, dataset: str) -> ReleaseTimes:
     """
     releases = application.ledger.releases(dataset)
     newest = next(r.manifest for r in releases if r.manifest.kind is ReleaseKind.publish)
-    folder = path_of(application.layout.published_path(dataset))
+    folder = application.layout.published_path(dataset)
     shown, before = _active(application, dataset), data_files(folder)
     begin = time.perf_counter()
     application.rollback.execute(newest.release, "benchmark")
@@ -50,4 +48,4 @@ def time_release(application: Application, dataset: str) -> ReleaseTimes:
 
 
 def _active(application: Application, dataset: str) -> set[str]:
-    return set(DeltaTable(str(application.layout.published_path(dataset))).file_uris())
+    return set(table_at(application.layout.published_path(dataset)).file_uris())

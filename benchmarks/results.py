@@ -61,6 +61,16 @@ class Growth:
 
 
 @dataclass(frozen=True)
+class Elsewhere:
+    """The pipeline and its correction at another place than a folder of this host, and the seconds of a release of all days."""
+
+    name: str
+    pipeline: Pass
+    correction: Pass
+    release: ReleaseTimes
+
+
+@dataclass(frozen=True)
 class Results:
     """All that one benchmark measured.
 
@@ -78,6 +88,7 @@ class Results:
     release: ReleaseTimes
     written: Mapping[str, Bytes]
     growth: tuple[Growth, ...]
+    elsewhere: tuple[Elsewhere, ...] = ()
 
     @property
     def floor_seconds(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from backfill_assets.cli.output import say, table
-from benchmarks.results import Growth, Pass, Results
+from benchmarks.results import Elsewhere, Growth, Pass, Results
 from benchmarks.stages import ORCHESTRATION, STAGES, WORK
 
 _MEGA = 1_000_000
@@ -21,12 +21,28 @@ def show(results: Results) -> None:
     table(("figure", "value"), _figures(results), f"{pipeline.days} days, {pipeline.runs} runs")
     if results.growth:
         _table_of_growth(results.sizes)
+    if results.elsewhere:
+        here = Elsewhere("a folder", pipeline, results.correction, results.release)
+        _table_of_places((here, *results.elsewhere))
 
 
 def _table_of_growth(sizes: Sequence[Growth]) -> None:
     columns = [_of_size(size) for size in sizes]
     rows = [(what, *(column[what] for column in columns)) for what in columns[0]]
     table(("figure", *(f"{size.pipeline.days} days" for size in sizes)), rows, "Growth")
+
+
+def _table_of_places(places: Sequence[Elsewhere]) -> None:
+    rows = [
+        (
+            one.name,
+            *(f"{p.wall:.1f} s, {p.cpu.spark + p.cpu.workers:.1f} s" for p in (one.pipeline, one.correction)),
+            f"{one.release.publish_seconds:.2f} s",
+            f"{one.release.rollback_seconds:.2f} s",
+        )
+        for one in places
+    ]
+    table(("place", "pipeline: wall, CPU", "correction: wall, CPU", "publish", "rollback"), rows, "Places")
 
 
 def _of_size(size: Growth) -> dict[str, str]:

@@ -6,7 +6,7 @@ import bisect
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,9 +30,9 @@ class Cpu:
 
 
 class CpuMeter:
-    """Samples two process trees within its block: the Spark server, and the workers below Dagster's daemon."""
+    """Samples process trees within its block: those of Spark, and the workers below Dagster's daemon."""
 
-    def __init__(self, spark: psutil.Process, workers: psutil.Process) -> None:
+    def __init__(self, spark: Sequence[psutil.Process], workers: psutil.Process) -> None:
         self._spark = spark
         self._workers = workers
         self._times: list[float] = []
@@ -61,7 +61,7 @@ class CpuMeter:
             self._sample()
 
     def _sample(self) -> None:
-        cpu = Cpu(_tree_seconds(self._spark), _tree_seconds(self._workers))
+        cpu = Cpu(sum(map(_tree_seconds, self._spark)), _tree_seconds(self._workers))
         self._times.append(time.time())
         self._samples.append(cpu)
 

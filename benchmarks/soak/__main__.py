@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from backfill_assets.cli.output import errors
+from benchmarks.installation import ROOT
 from benchmarks.soak.drive import Soak
 from benchmarks.soak.figures import figures
 from benchmarks.soak.found import Found
@@ -32,7 +33,16 @@ def main() -> int:
     _tell(f"{given.minutes:g} minutes, seed {seed}, in {root}")
     for number in _ENDING:
         signal.signal(number, _interrupted)
-    site, found = Site(root), Found()
+    elsewhere = {
+        name: value
+        for name, value in {
+            "BACKFILL_ASSETS_WAREHOUSE": given.warehouse,
+            "BACKFILL_ASSETS_SOURCES": given.sources,
+            "BACKFILL_ASSETS_LEDGER_URL": given.ledger,
+        }.items()
+        if value
+    }
+    site, found = Site(root, elsewhere, given.workers, given.dagster), Found()
     try:
         site.start()
         with site.installation.instance() as instance:
@@ -78,6 +88,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=20.0, help="how long to act before all is settled (20)")
     parser.add_argument("--seed", type=int, help="what decides acts and faults (a random one, printed)")
     parser.add_argument("--folder", type=Path, default=Path(".state/soak"), help="where to work")
+    parser.add_argument("--warehouse", help="a folder or s3://bucket/prefix (below the folder)")
+    parser.add_argument("--sources", help="the same for the deliveries")
+    parser.add_argument("--ledger", help="the URL of an empty Postgres database (SQLite below the folder)")
+    parser.add_argument("--dagster", type=Path, default=ROOT / "dagster.yaml", help="Dagster's configuration")
+    parser.add_argument("--workers", type=int, default=0, help="Spark as a standalone cluster of so many workers")
     return parser
 
 

@@ -6,13 +6,14 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import psutil
 
 from backfill_assets.spark.server import SparkServer
+from benchmarks.cluster import SparkCluster
 from benchmarks.installation import Installation, end
 from benchmarks.soak.actions import Fault
 from benchmarks.soak.readers import KINDS
@@ -25,16 +26,17 @@ _COMMAND_SECONDS: Final = 300
 class Processes:
     """What runs on an installation: started by the soak, or by what the soak has started."""
 
-    def __init__(self, installation: Installation, table: Callable[[], Path]) -> None:
+    def __init__(self, installation: Installation, dataset: str, cluster: SparkCluster | None = None) -> None:
         self._installation = installation
-        self._table = table
+        self._dataset = dataset
+        self._cluster = cluster
         self._readers: dict[str, psutil.Popen] = {}
         self._command: subprocess.Popen[str] | None = None
         self._starting = threading.Lock()
 
     def start_reader(self, kind: str) -> None:
         """Start a reader, for the first time or after it was killed."""
-        command = [sys.executable, "-m", "benchmarks.soak.readers", kind, str(self._table()), str(self.polls(kind))]
+        command = [sys.executable, "-m", "benchmarks.soak.readers", kind, self._dataset, str(self.polls(kind))]
         with self._starting:
             self._readers[kind] = self._installation.spawn(command, f"reader_{kind}")
 
@@ -89,8 +91,10 @@ class Processes:
                 self._installation.start_webserver()
             case Fault.reader:
                 self.start_reader(next(kind for kind, reader in self._readers.items() if reader.pid == process.pid))
+            case Fault.spark if self._cluster is not None:
+                self._cluster.mend()
             case _:
-                # Workers and the Spark server restart by themselves.
+                # Workers and an embedded Spark server restart by themselves.
                 pass
         return f"{fault.value} {process.pid}"
 
@@ -114,7 +118,7 @@ class Processes:
             case Fault.worker:
                 return [process for process in self._installation.living() if is_worker(process)]
             case Fault.spark:
-                return [process for _, process in self._spark()]
+                return [process for _, process in self._spark()] if self._cluster is None else self._cluster.processes()
             case Fault.daemon:
                 return [self._installation.daemon]
             case Fault.webserver:

@@ -1,4 +1,4 @@
-"""One reader of the soak's table, in a process of its own: `python -m benchmarks.soak.readers <kind> <table> <file>`."""
+"""One reader of the soak's table, in a process of its own: `python -m benchmarks.soak.readers <kind> <dataset> <file>`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
-from deltalake import DeltaTable
 
 from backfill_assets.application import Application
 from backfill_assets.core.errors import EngineError
-from backfill_assets.delta.opening import rows_of
+from backfill_assets.delta.opening import is_table, rows_of, table_at
 from backfill_assets.settings import Settings
 from backfill_assets.spark.session import open_session
-from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import Location
 from benchmarks.soak.model import DayRows, Poll, View
 
 KINDS: Final = ("deltalake", "polars", "spark")
@@ -31,15 +31,24 @@ Rows = Iterable[tuple[dt.date, int, int, int]]
 
 def main() -> None:
     """Poll for ever, and write each poll to the file; a reader that cannot read writes why."""
-    kind, table, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    looks: dict[str, Callable[[Path], View]] = {"deltalake": at_version, "polars": with_polars, "spark": _ViewInSpark()}
+    kind, table, out = sys.argv[1], table_of(sys.argv[2], Settings.from_env(os.environ)), Path(sys.argv[3])
+    looks: dict[str, Callable[[Location], View]] = {
+        "deltalake": at_version,
+        "polars": with_polars,
+        "spark": _ViewInSpark(),
+    }
     while True:
         began = time.monotonic()
-        if DeltaTable.is_deltatable(str(table)):
+        if is_table(table):
             line = json.dumps(looked(kind, looks[kind], table)) + "\n"
             with out.open("a", encoding="utf-8") as file:
                 file.write(line)
         time.sleep(max(0.0, _EVERY_SECONDS - (time.monotonic() - began)))
+
+
+def table_of(dataset: str, settings: Settings) -> Location:
+    """The place of the published table."""
+    return Layout(settings.warehouse, settings.sources).published_path(dataset)
 
 
 @dataclass
@@ -71,11 +80,11 @@ def view_of(rows: Rows) -> View:
     return {day: DayRows(count, lowest, highest) for day, count, lowest, highest in rows}
 
 
-def at_version(table: Path, version: int | None = None) -> View:
+def at_version(table: Location, version: int | None = None) -> View:
     """What delta-rs and pyarrow read at a version, or at the newest; empty if there is no table yet."""
-    if not DeltaTable.is_deltatable(str(table)):
+    if not is_table(table):
         return {}
-    data = rows_of(OnDisk(table), ["day", "amount"], version)
+    data = rows_of(table, ["day", "amount"], version)
     found = data.group_by("day").aggregate([("amount", "count"), ("amount", "min"), ("amount", "max")]).to_pylist()
     return view_of((r["day"], r["amount_count"], r["amount_min"], r["amount_max"]) for r in found)
 
@@ -89,12 +98,12 @@ def _document(line: str) -> Mapping[str, Any]:
     return found
 
 
-def looked(kind: str, look: Callable[[Path], View], table: Path) -> dict[str, object]:
+def looked(kind: str, look: Callable[[Location], View], table: Location) -> dict[str, object]:
     """One poll: what was seen and between which versions, or why nothing was."""
     try:
-        first = DeltaTable(table).version()
+        first = table_at(table).version()
         view = look(table)
-        last = DeltaTable(table).version()
+        last = table_at(table).version()
     except EngineError as error:
         # The server is killed on purpose; every other error of a reader breaks a promise.
         return {"reader": kind, "lost_server": str(error)[:200]} if kind == "spark" else _failed(kind, error)
@@ -108,10 +117,11 @@ def _failed(kind: str, error: Exception) -> dict[str, object]:
     return {"reader": kind, "error": f"{type(error).__name__}: {error}"[:300]}
 
 
-def with_polars(table: Path) -> View:
+def with_polars(table: Location) -> View:
     """What polars reads at the newest version."""
     amount = pl.col("amount")
-    grouped = pl.scan_delta(str(table)).group_by("day").agg(pl.len(), amount.min().alias("a"), amount.max().alias("b"))
+    rows = pl.scan_delta(str(table), storage_options=table.storage_options)
+    grouped = rows.group_by("day").agg(pl.len(), amount.min().alias("a"), amount.max().alias("b"))
     return view_of(grouped.collect().rows())
 
 
@@ -119,7 +129,7 @@ class _ViewInSpark:
     def __init__(self) -> None:
         self._views_made = False
 
-    def __call__(self, table: Path) -> View:
+    def __call__(self, table: Location) -> View:
         if not self._views_made:
             # Like `backfill sql`; a view outlives its server.
             Application.from_env().refresh_views()

@@ -6,7 +6,7 @@ import datetime as dt
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,11 +14,12 @@ from typing import Final
 from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.layers import Layer
 from backfill_assets.orchestration.backfills import LaunchError, graphql, launch_backfill
-from backfill_assets.storage.disk import path_of
-from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import Location
 from backfill_assets.system import SystemClock
-from benchmarks.installation import LAUNCH_RUN, ROOT, Installation, job_params
+from benchmarks.cluster import SparkCluster
+from benchmarks.installation import LAUNCH_RUN, ROOT, BenchmarkError, Installation, job_params
 from benchmarks.soak.processes import Processes
+from benchmarks.soak.readers import table_of
 from benchmarks.specifications import document, write_document
 
 DATASET: Final = "takings"
@@ -46,50 +47,70 @@ class Said:
 
 
 class Site:
-    """An installation with the dataset of the soak, and its readers."""
+    """An installation with the dataset of the soak, and its readers.
 
-    def __init__(self, root: Path) -> None:
-        variables = {
+    `variables` say what is kept elsewhere than in `root`, such as the warehouse; with `workers`, Spark is a cluster of so many.
+    """
+
+    def __init__(
+        self, root: Path, variables: Mapping[str, str] | None = None, workers: int = 0,
+        configuration: Path = ROOT / "dagster.yaml",
+    ) -> None:  # fmt: skip
+        own = {
             "BACKFILL_ASSETS_LEASE": "10s",
             "BACKFILL_ASSETS_GATE_WAIT": "10s",
             "BACKFILL_ASSETS_SPARK_MEMORY": "1g",
             # The readers are modules of this package, which is not installed, and start in another folder.
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+            **(variables or {}),
         }
         self.root = root
         self.clock = SystemClock()
-        self.installation = Installation(root, root / "sources", variables)
+        self.installation = Installation(root, root / "sources", own, configuration)
         self.deliveries: dict[dt.date, list[dt.datetime]] = {}
-        self.processes = Processes(self.installation, lambda: self.table)
+        self._cluster = SparkCluster(root / "spark", workers) if workers else None
+        self.processes = Processes(self.installation, DATASET, self._cluster)
 
     def start(self) -> None:
         """Set the dataset up and start everything but the readers."""
         shutil.copytree(Path(__file__).parent / "dataset", self.installation.datasets / DATASET)
+        if self._cluster is not None:
+            self.installation.use_spark(self._cluster.start(self.installation.settings))
         self.installation.start()
+        self._refuse_the_work_of_others()
         os.environ["BACKFILL_ASSETS_WEBSERVER"] = self.installation.webserver
 
     def stop(self) -> None:
         """End everything."""
-        self.installation.stop()
+        try:
+            self.installation.stop()
+        finally:
+            if self._cluster is not None:
+                self._cluster.stop()
+
+    def _refuse_the_work_of_others(self) -> None:
+        # A soak discards, publishes and rolls back whatever it finds.
+        application = self.installation.application
+        delivered = application.settings.sources / DATASET
+        if (
+            application.ledger.units()
+            or application.ledger.campaigns()
+            or delivered.is_there()
+            or delivered.is_folder()
+        ):
+            raise BenchmarkError(f"a soak needs an empty ledger, and sources without {DATASET}; name others")
 
     @property
-    def table(self) -> Path:
-        """The published table's folder."""
-        settings = self.installation.settings
-        return path_of(Layout(settings.warehouse, settings.sources).published_path(DATASET))
+    def table(self) -> Location:
+        """The place of the published table."""
+        return table_of(DATASET, self.installation.settings)
 
     def deliver(self, day: dt.date) -> None:
         """Deliver all tickets of a day, once more if it was delivered before."""
         number = len(self.deliveries.get(day, ())) + 1
-        folder = self.root / "sources" / DATASET / day.isoformat()
-        folder.mkdir(parents=True, exist_ok=True)
         lines = ["day,ticket,amount", *(f"{day},{ticket},{number}" for ticket in range(ROWS))]
-        draft, file = folder / f".{number}.new", folder / f"{number}.csv"
-        draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        delivered = dt.datetime.combine(day + dt.timedelta(days=number), dt.time(6), dt.UTC).timestamp()
-        os.utime(draft, (delivered, delivered))
         self.deliveries.setdefault(day, []).append(self.clock.now())
-        draft.replace(file)
+        (self.installation.settings.sources / f"{DATASET}/{day}/{number:04}.csv").write("\n".join(lines) + "\n")
 
     def launch_live(self, day: dt.date) -> None:
         """Launch the live job of a day.

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from backfill_assets.orchestration.daemon import BACKFILL_INTERVAL_SECONDS, STOCK_INTERVAL_SECONDS
+from backfill_assets.storage.disk import OnDisk
 from benchmarks.bench import machine
 from benchmarks.files import Bytes, bytes_of, copied, data_files
 from benchmarks.release import ReleaseTimes
@@ -49,7 +50,7 @@ def found() -> Results:
 
 def test_what_a_process_used_is_not_lost_when_it_ends() -> None:
     me = psutil.Process()
-    meter = CpuMeter(me, me)
+    meter = CpuMeter([me], me)
     begin = time.time()
     with meter.running():
         subprocess.run([sys.executable, "-c", BURN], check=True)
@@ -59,7 +60,7 @@ def test_what_a_process_used_is_not_lost_when_it_ends() -> None:
 
 def test_nothing_was_used_outside_of_the_samples() -> None:
     me = psutil.Process()
-    with CpuMeter(me, me).running() as meter:
+    with CpuMeter([me], me).running() as meter:
         pass
     assert meter.between(0, 1) == Cpu()
 
@@ -73,12 +74,12 @@ def test_a_renamed_or_copied_data_file_counts_as_copied_and_a_kept_one_does_not(
     for file in (one, two, log):
         file.parent.mkdir()
         file.write_bytes(b"12345")
-    before = data_files(tmp_path)
-    assert copied(before, data_files(tmp_path)) == 0
+    before = data_files(OnDisk(tmp_path))
+    assert copied(before, data_files(OnDisk(tmp_path))) == 0
     shutil.copy(one, one.with_name("copy.parquet"))
     two.rename(two.with_name("moved.parquet"))
     shutil.copy(log, log.with_name("d.parquet"))
-    assert copied(before, data_files(tmp_path)) == 10
+    assert copied(before, data_files(OnDisk(tmp_path))) == 10
     assert bytes_of(tmp_path) == Bytes(data=15, logs=10, files=3)
 
 
@@ -88,7 +89,7 @@ def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
 
 def test_spans_are_summed_by_stage_and_the_distance_of_runs_is_a_mean() -> None:
     me = psutil.Process()
-    with CpuMeter(me, me).running() as meter:
+    with CpuMeter([me], me).running() as meter:
         pass
     spans = [Span("raw", 1, 3), Span("checks", 3, 4), Span("raw", 6, 7)]
     found = pass_of("pipeline", 5, [4, 7, 12], spans, meter)

@@ -70,7 +70,7 @@ def test_a_run_worker_is_what_a_code_server_spawns(installation: Installation) -
 
 
 def test_a_process_that_ends_by_itself_is_reported(installation: Installation) -> None:
-    processes = Processes(installation, lambda: installation.root)
+    processes = Processes(installation, "takings")
     installation.spawn(SLEEPER, "daemon")
     assert processes.fallen() == []
     installation.processes["daemon"].kill()
@@ -79,7 +79,7 @@ def test_a_process_that_ends_by_itself_is_reported(installation: Installation) -
 
 
 def test_a_command_that_is_killed_ends_by_that_signal(installation: Installation) -> None:
-    processes = Processes(installation, lambda: installation.root)
+    processes = Processes(installation, "takings")
     assert processes.kill(Fault.command, 0) == ""
     done = processes.run([sys.executable, "-S", "-c", "print(1)"])
     assert (done.returncode, done.stdout) == (0, "1\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 from deltalake import write_deltalake
 
 from backfill_assets.dataset.load import load_folder
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets_tests.harness.tables import day, rows_of
 from benchmarks.installation import ROOT
 from benchmarks.soak.model import DayRows, Poll
@@ -47,10 +48,10 @@ def test_an_error_of_a_reader_is_reported_but_not_a_killed_server(tmp_path: Path
 
 
 def test_readers_agree_and_say_between_which_versions_they_looked(tmp_path: Path) -> None:
-    table = tmp_path / "takings"
+    table = OnDisk(tmp_path / "takings")
     assert at_version(table) == {}
     for number in (1, 2):
-        write_deltalake(table, rows_of({day(number): [number, number]}), mode="append", partition_by=["day"])
+        write_deltalake(str(table), rows_of({day(number): [number, number]}), mode="append", partition_by=["day"])
     both = {day(1): DayRows(2, 1, 1), day(2): DayRows(2, 2, 2)}
     assert at_version(table) == with_polars(table) == both
     assert at_version(table, 0) == {day(1): DayRows(2, 1, 1)}
@@ -59,10 +60,10 @@ def test_readers_agree_and_say_between_which_versions_they_looked(tmp_path: Path
 
 
 def test_what_a_reader_cannot_read_is_written_down(tmp_path: Path) -> None:
-    table = tmp_path / "takings"
-    write_deltalake(table, rows_of({day(1): [1]}), partition_by=["day"])
-    for file in table.rglob("*.parquet"):
+    folder = tmp_path / "takings"
+    write_deltalake(folder, rows_of({day(1): [1]}), partition_by=["day"])
+    for file in folder.rglob("*.parquet"):
         file.unlink()
-    assert "error" in looked("polars", with_polars, table)
-    shutil.rmtree(table)
-    assert "error" in looked("polars", with_polars, table)
+    assert "No such file" in str(looked("polars", with_polars, OnDisk(folder))["error"])
+    shutil.rmtree(folder)
+    assert "TableNotFound" in str(looked("polars", with_polars, OnDisk(folder))["error"])

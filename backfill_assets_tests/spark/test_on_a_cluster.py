@@ -62,6 +62,8 @@ class Site:
         """Take all workers away, with their executors."""
         for one in self.workers:
             one.close()
+        # A new worker is waited for by the number of those that the master knows.
+        wait_for(lambda: self.cluster.workers() == 0, "the master to know it", 120)
 
     def start_server(self) -> None:
         """Start the Spark Connect server; again at its address, if it ran before."""

@@ -118,7 +118,7 @@ test: setup ## What .ci/run runs: a witness for every promise (some 15 minutes o
 	@$(MAKE) --no-print-directory -j2 static lanes
 
 test-all: CASES =
-test-all: setup static lanes lane-store ## Everything that there is, each night: all examples, kill points and the long stress (some two hours)
+test-all: setup static lanes lane-store ## Everything that there is, each night: all examples, kill points and the long stress (three hours on two cores)
 
 test-faults: CASES = -m faults
 test-faults: setup lanes lane-store ## Inject all faults and print what was found (STRESS_COMMITS=80 takes half of the time)

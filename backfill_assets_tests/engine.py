@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,14 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from backfill_assets.settings import Settings
-from backfill_assets.spark.client import Answer, ask
-from backfill_assets.spark.registration import ENGINE, Endpoint, EngineFolder
+from backfill_assets.spark.registration import ENGINE
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
-from backfill_assets.spark.start import server_command, server_configuration, server_environment, write_configuration
 from backfill_assets_tests.harness.shared import shared_folder
 from backfill_assets_tests.harness.waiting import wait_for
-from benchmarks.installation import end
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -93,35 +88,6 @@ def java_processes(state: Path) -> list[psutil.Process]:
         if marker in line and any("SparkSubmit" in part for part in line):
             found.append(process)
     return found
-
-
-def free_port() -> int:
-    """A port of this machine on which no process listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextlib.contextmanager
-def foreign_server(settings: Settings, folder: Path, configuration: Mapping[str, str], url: str = "") -> Iterator[str]:
-    """A server beside the embedded one, in a folder of its own, with settings that override the project's; gives its URL.
-
-    `url` is that of a former server; without it, the server has a port and a token of its own.
-    """
-    port = (url and Endpoint.remote(url).port) or free_port()
-    token = (url and Endpoint.remote(url).token) or secrets.token_urlsafe(32)
-    home = EngineFolder(folder)
-    home.scratch.mkdir(parents=True)
-    write_configuration(home, {**server_configuration(settings, home, port), **configuration}, token)
-    environ = server_environment(os.environ, home)
-    with home.log.open("wb") as log:
-        server = psutil.Popen(server_command(home), cwd=home.root, env=environ, stdout=log, stderr=log)
-    found = f"sc://localhost:{port}/;token={token}"
-    try:
-        wait_for(lambda: ask(Endpoint.remote(found)) is Answer.READY, "the other server to be ready", 180)
-        yield found
-    finally:
-        end([server])
 
 
 @contextlib.contextmanager

@@ -47,10 +47,10 @@ def measure_place(place: Place, root: Path, sources: Path, days: Sequence[dt.dat
     warm = f"{DATASET}_warm"
     for name in (warm, DATASET):
         installation.add_dataset(name, chunk)
-    cluster = SparkCluster(root / "spark", place.workers, "2g") if place.workers else None
+    cluster = SparkCluster(root / "spark", "2g") if place.workers else None
     try:
         if cluster is not None:
-            installation.use_spark(cluster.start(installation.settings))
+            installation.use_spark(cluster.start(installation.settings, place.workers))
         installation.start()
         spark = cluster.roots() if cluster is not None else [installation.spark]
 

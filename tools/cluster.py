@@ -63,6 +63,16 @@ class Cluster:
         except (OSError, URLError):
             return -1
 
+    def configuration(self, memory: str) -> Mapping[str, str]:
+        """What Spark has to be told to work on it, with executors of this memory."""
+        return {
+            "spark.master": self.master,
+            "spark.executor.memory": memory,
+            # Spark's own secret is known to one process only.
+            "spark.authenticate": "false",
+            "spark.network.crypto.enabled": "false",
+        }
+
 
 @dataclass(frozen=True)
 class Server:
@@ -84,7 +94,7 @@ def standalone(folder: Path, environ: Mapping[str, str]) -> Iterator[Cluster]:
     home = EngineFolder(folder)
     home.scratch.mkdir(parents=True)
     write_configuration(home, {}, "")
-    port, page = _free_port(), _free_port()
+    port, page = free_port(), free_port()
     own = server_environment(environ, home)
     cluster = Cluster(f"spark://{_HOST}:{port}", f"http://{_HOST}:{page}", home, own)
     with _running(cluster, "master.Master", "--port", str(port), "--webui-port", str(page)) as master:
@@ -114,21 +124,20 @@ def worker(
 
 
 @contextmanager
-def connect(cluster: Cluster, settings: Settings, folder: Path, memory: str, url: str = "") -> Iterator[Server]:
-    """Run a Spark Connect server that works on the cluster. `url` is that of a former one, which it replaces."""
+def connect(settings: Settings, folder: Path, configuration: Mapping[str, str], url: str = "") -> Iterator[Server]:
+    """Run a Spark Connect server in a folder of its own, with `configuration` over the project's; it ends with the block.
+
+    It has a port and a token of its own, or those of a former server, which it replaces: `url`.
+
+    Raises:
+        ClusterError: it does not start.
+    """
     former = Endpoint.remote(url) if url else None
-    port = (former and former.port) or _free_port()
+    port = (former and former.port) or free_port()
     token = (former and former.token) or secrets.token_urlsafe(32)
     home = EngineFolder(folder)
     home.scratch.mkdir(parents=True, exist_ok=True)
-    configuration = server_configuration(settings, home, port) | {
-        "spark.master": cluster.master,
-        "spark.executor.memory": memory,
-        # Spark's own secret is known to one process only.
-        "spark.authenticate": "false",
-        "spark.network.crypto.enabled": "false",
-    }
-    write_configuration(home, configuration, token)
+    write_configuration(home, {**server_configuration(settings, home, port), **configuration}, token)
     found = f"sc://localhost:{port}/;token={token}"
     environ = server_environment(os.environ, home)
     with home.log.open("ab") as log, downloads_alone(packages_of(settings)):
@@ -175,7 +184,8 @@ def _wait(done: Callable[[], bool], what: str, process: subprocess.Popen[bytes])
         time.sleep(_POLL_SECONDS)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine on which no process listens."""
     with socket.socket() as one:
         one.bind((_HOST, 0))
         return int(one.getsockname()[1])
@@ -196,7 +206,9 @@ def main() -> None:
         for number in range(given.workers):
             running.enter_context(worker(cluster, number, given.cores, given.memory, os.environ))
         settings = Settings.from_env(os.environ)
-        url = running.enter_context(connect(cluster, settings, given.folder / "connect", given.memory)).url
+        url = running.enter_context(
+            connect(settings, given.folder / "connect", cluster.configuration(given.memory))
+        ).url
         sys.stdout.write(f"export BACKFILL_ASSETS_SPARK_URL='{url}'\n")
         sys.stdout.flush()
         signal.pause()

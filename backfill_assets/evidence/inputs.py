@@ -238,8 +238,9 @@ def golden_fingerprints(
             # A query may compute a day from other days.
             column = loaded.dataset.partition_column if golden.sql is None else ""
             try:
-                held = held_by_day(place, column, days)
-            except (DeltaError, OSError, ValueError) as error:
+                with read_from(f"the table of golden source {name}"):
+                    held = held_by_day(place, column, days)
+            except (DeltaError, ValueError) as error:
                 raise SourceError(
                     f"{golden_key(loaded, name)}: {golden.table} is not a complete Delta table: {in_one_line(error)}; "
                     "deliver it completely"

@@ -21,6 +21,7 @@ from backfill_assets.delta.opening import error_text, is_table, opened
 from backfill_assets.delta.reading import HeldDay, held_days
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
+from backfill_assets.storage.sources import read_from
 from backfill_assets.warehouse import OnWarehouse
 
 _SHOWN: Final = 60
@@ -89,16 +90,17 @@ def table_version(loaded: LoadedDataset, layout: Layout, number: int | None = No
             f"{key}: the Delta table {source.table} is not in {layout.sources}; put it there, or correct source.table"
         )
     try:
-        table = opened(place, version=source.pinned if number is None else number)
-        partitions = {column.lower(): column for column in table.metadata().partition_columns}
-        if source.day.lower() not in partitions:
-            raise SourceError(
-                f"{source_key(loaded, 'day')}: {source.table} is not partitioned by {source.day!r} but by "
-                f"{', '.join(partitions.values()) or 'nothing'}, so that each day would cost a read of all rows; name a partition "
-                "column, or partition the table by the day"
-            )
-        held = held_days(table, partitions[source.day.lower()])
-    except (DeltaError, OSError, PreconditionError, ValueError) as error:
+        with read_from(source.table):
+            table = opened(place, version=source.pinned if number is None else number)
+            partitions = {column.lower(): column for column in table.metadata().partition_columns}
+            if source.day.lower() not in partitions:
+                raise SourceError(
+                    f"{source_key(loaded, 'day')}: {source.table} is not partitioned by {source.day!r} but by "
+                    f"{', '.join(partitions.values()) or 'nothing'}, so that each day would cost a read of all rows; name a "
+                    "partition column, or partition the table by the day"
+                )
+            held = held_days(table, partitions[source.day.lower()])
+    except (DeltaError, PreconditionError, ValueError) as error:
         text = in_one_line(error_text(error))
         raise SourceError(
             f"{key}: {source.table} cannot be read by delta-rs: {text}; deliver it completely, without features that delta-rs "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from pyspark.errors import PySparkException
@@ -17,6 +18,7 @@ _TASKS: Final = 64
 _SPLIT: Final = "spark.sql.files.maxPartitionBytes"
 _UNSEEN: Final = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "PATH_NOT_FOUND")
 _SHOWN: Final = 300
+_log = logging.getLogger(__name__)
 _asked: set[tuple[str, str]] = set()
 """The drivers whose workers this process has asked, with the warehouse."""
 
@@ -36,8 +38,9 @@ def require_workers_see(spark: SparkSession, warehouse: Location) -> None:
     try:
         if not file.is_there() or file.text() != wanted:
             file.write(wanted)
-    except StorageError:
+    except StorageError as error:
         # A user who may only read cannot lose anything by writing.
+        _log.info("not asked whether the workers of Spark see %s: %s", warehouse, error)
         return
     before = spark.conf.get(_SPLIT)
     # One task for each line. A task that fails is not tried again elsewhere: it finds nothing.

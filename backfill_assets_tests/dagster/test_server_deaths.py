@@ -18,9 +18,10 @@ from backfill_assets.core.unit import Attempt, AttemptState, Unit
 from backfill_assets.spark.server import ServerState, SparkServer
 from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.dagster.lab import Lab, started
-from backfill_assets_tests.engine import foreign_server, held_at
+from backfill_assets_tests.engine import held_at
 from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
 from backfill_assets_tests.observed import Observed
+from tools.cluster import connect
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1200 * PATIENCE)]
 
@@ -244,8 +245,8 @@ def test_the_server_is_replaced_by_one_of_another_configuration_in_the_middle_of
         observed.injected(f"the Spark server is stopped in mid-check, another one has {OTHERWISE}")
     assert lab.finished(backfill) != "COMPLETED_SUCCESS"
     lab.stop()
-    with foreign_server(lab.application.settings, lab.root / "elsewhere", OTHERWISE) as url:
-        lab.environ["BACKFILL_ASSETS_SPARK_URL"] = url
+    with connect(lab.application.settings, lab.root / "elsewhere", OTHERWISE) as server:
+        lab.environ["BACKFILL_ASSETS_SPARK_URL"] = server.url
         try:
             with started(lab):
                 continues(observed, lab, backfill, days, FEW)

@@ -15,7 +15,8 @@ from backfill_assets.cli.app import app
 from backfill_assets.settings import Settings
 from backfill_assets.spark.registration import Endpoint, ProcessRef, Registration
 from backfill_assets.spark.server import SparkServer
-from backfill_assets_tests.engine import engine_environment, engine_settings, foreign_server
+from backfill_assets_tests.engine import engine_environment, engine_settings
+from tools.cluster import connect
 
 STRANGER = Path(__file__).with_name("stop_executor.py")
 OPEN = {"spark.authenticate": "false", "spark.network.crypto.enabled": "false"}
@@ -61,8 +62,8 @@ def test_another_process_on_the_host_cannot_stop_the_work_of_a_server(
 def test_a_server_that_runs_no_task_is_reported_as_not_working(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = engine_settings(tmp_path)
     home = SparkServer(settings).folder
-    with foreign_server(settings, tmp_path / "open", OPEN) as url:
-        endpoint = Endpoint.remote(url)
+    with connect(settings, tmp_path / "open", OPEN) as server:
+        endpoint = Endpoint.remote(server.url)
         assert endpoint.port is not None
         pid, ports = listens_on(endpoint.port)
         home.root.mkdir(parents=True)

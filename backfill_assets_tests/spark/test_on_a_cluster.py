@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 
 from backfill_assets.application import Application
@@ -30,7 +28,7 @@ from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.harness.without_dagster import built, publish
 from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.spark.test_on_a_store import DATASETS, NAME, deliver, published, say
-from tools.cluster import Cluster, Server, connect, standalone, worker
+from benchmarks.cluster import SparkCluster
 
 NO_MOUNT = (
     "all workers see the warehouse, as none can have a mount of its own (by unshare: where users may make namespaces)"
@@ -42,42 +40,14 @@ DAYS = D1, D2, D3, D4 = tuple(dt.date(2024, 3, number) for number in range(1, 5)
 class Site:
     """An installation, and the cluster that it works on."""
 
-    root: Path
-    cluster: Cluster
+    cluster: SparkCluster
     application: Application
-    running: ExitStack
-    workers: list[ExitStack] = field(default_factory=list)
-    processes: list[psutil.Process] = field(default_factory=list)
-    server: Server | None = None
-    of_server: ExitStack = field(default_factory=ExitStack)
-
-    def add_worker(self, environ: Mapping[str, str] = os.environ, within: Sequence[str] = ()) -> None:
-        """Let a worker with a core join."""
-        own = self.running.enter_context(ExitStack())
-        started = own.enter_context(worker(self.cluster, len(self.workers), 1, "1g", environ, within))
-        self.processes.append(psutil.Process(started.pid))
-        self.workers.append(own)
 
     def end_workers(self) -> None:
         """Take all workers away, with their executors."""
-        for one in self.workers:
-            one.close()
+        self.cluster.end_workers()
         # A new worker is waited for by the number of those that the master knows.
         wait_for(lambda: self.cluster.workers() == 0, "the master to know it", 120)
-
-    def start_server(self) -> None:
-        """Start the Spark Connect server; again at its address, if it ran before."""
-        self.of_server.close()
-        settings, url = Settings.from_env(os.environ), self.server.url if self.server else ""
-        self.server = self.of_server.enter_context(connect(self.cluster, settings, self.root / "connect", "600m", url))
-
-    def executors(self) -> list[psutil.Process]:
-        """The executors, which are processes of the workers."""
-        found = []
-        for own in self.processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                found += [one for one in own.children(recursive=True) if "java" in one.name()]
-        return found
 
     def at_work(self) -> bool:
         """Whether days are being built: they have landed."""
@@ -132,15 +102,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             patch.setenv(name, value)
         # With it the doctor would ask for reports of releases to Dagster, which is not there.
         patch.delenv("DAGSTER_HOME", raising=False)
-        cluster = running.enter_context(standalone(root / "cluster", os.environ))
-        made = Site(root, cluster, Application.from_env(), running)
-        running.push(made.of_server)
-        for _ in range(2):
-            made.add_worker()
-        made.start_server()
-        assert made.server is not None
-        patch.setenv("BACKFILL_ASSETS_SPARK_URL", made.server.url)
-        made.application = Application.from_env()
+        cluster = SparkCluster(root, "600m")
+        running.callback(cluster.stop)
+        patch.setenv("BACKFILL_ASSETS_SPARK_URL", cluster.start(Settings.from_env(os.environ), 2))
+        made = Site(cluster, Application.from_env())
         yield made
         made.application.ledger.close()
 
@@ -158,7 +123,7 @@ def test_days_are_published_corrected_taken_back_and_proven(site: Site) -> None:
         deliver(site.application, day, day.day, 10 * day.day)
     with site.application.session("first") as spark:
         publish(site.application, spark, NAME, DAYS)
-        assert len(site.executors()) == 2
+        assert len(site.cluster.executors()) == 2
     first = {day: [day.day, 10 * day.day] for day in DAYS}
     assert published(site.application) == first
 
@@ -181,7 +146,7 @@ def test_executors_that_are_killed_while_they_work_lose_nothing(site: Site, obse
     def kill() -> None:
         time.sleep(1)
         # The fourth failure of a task fails its job.
-        for one in site.executors()[:1] if site.at_work() and len(killed) < 3 else ():
+        for one in site.cluster.executors()[:1] if site.at_work() and len(killed) < 3 else ():
             killed.add(one.pid)
             one.kill()
 
@@ -196,15 +161,15 @@ def test_a_driver_that_is_killed_and_started_again_goes_on(site: Site, observed:
     observed.injected(
         "the Spark Connect server of a cluster is killed while days are published, and started again at its address"
     )
-    killed = []
+    killed = list[int | None]()
 
     def kill() -> None:
         time.sleep(1)
         if not killed and site.at_work():
-            assert site.server is not None
-            site.server.process.kill()
-            killed.append(site.server.process.wait())
-            site.start_server()
+            server = site.cluster.server()
+            server.kill()
+            killed.append(server.wait())
+            site.cluster.restart_server()
 
     said = site.while_it_works(days, kill)
     observed.found(said)
@@ -225,14 +190,14 @@ def test_a_cluster_without_free_cores_is_named(site: Site, observed: Observed, m
     observed.found(said)
     assert said.startswith(QueryTimeoutError.__name__)
     site.application = Application.from_env()
-    site.add_worker()
+    site.cluster.add_worker()
     site.assert_one_launch_is_enough(days)
 
 
 def test_workers_need_no_keys_of_their_own(site: Site) -> None:
     days = delivered(site, 7)
     site.end_workers()
-    site.add_worker({name: value for name, value in os.environ.items() if not name.startswith("AWS_")})
+    site.cluster.add_worker({name: value for name, value in os.environ.items() if not name.startswith("AWS_")})
     assert site.publish(days, "without keys") == "it goes through"
     site.assert_one_launch_is_enough(days)
 
@@ -254,11 +219,11 @@ def test_a_worker_that_has_another_folder_under_the_path_of_the_warehouse_is_nam
         str(folder),
     ]
     site.end_workers()
-    site.add_worker()
+    site.cluster.add_worker()
     if subprocess.run([*within, "true"], check=False, capture_output=True).returncode == 0:
         observed.injected("one of two workers has an empty folder where the warehouse is")
-        site.add_worker(within=within)
-        wait_for(lambda: len(site.executors()) == 2, "both executors", 60)
+        site.cluster.add_worker(within=within)
+        wait_for(lambda: len(site.cluster.executors()) == 2, "both executors", 60)
         time.sleep(20)  # until the driver knows both
     else:
         observed.weaker(NO_MOUNT)

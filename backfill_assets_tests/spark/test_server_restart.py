@@ -10,8 +10,9 @@ import pytest
 from backfill_assets.core.errors import ServerLostError
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
-from backfill_assets_tests.engine import engine_settings, foreign_server, free_port
+from backfill_assets_tests.engine import engine_settings
 from backfill_assets_tests.observed import Observed
+from tools.cluster import connect, free_port
 
 pytestmark = pytest.mark.faults
 
@@ -48,11 +49,11 @@ def test_no_session_continues_in_a_restarted_remote_server(observed: Observed, t
 
     def bereaved() -> None:
         with contextlib.ExitStack() as first:
-            url = first.enter_context(foreign_server(settings, tmp_path / "first", {}))
+            url = first.enter_context(connect(settings, tmp_path / "first", {})).url
             with open_session(engine_settings(settings.state, spark_url=url), "bereaved") as spark:
                 assert spark.range(3).count() == 3
                 first.close()
-                with foreign_server(settings, tmp_path / "second", other, url):
+                with connect(settings, tmp_path / "second", other, url):
                     spark.range(3).count()
 
     with pytest.raises(ServerLostError, match=r"started again while bereaved.*backfill resume") as lost:

@@ -16,8 +16,8 @@ from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import driver_of
 from backfill_assets.storage.disk import path_of
-from backfill_assets_tests.engine import foreign_server
 from backfill_assets_tests.harness.without_dagster import publish
+from tools.cluster import connect
 
 NAME = "tickets"
 DATASETS = Path(__file__).parents[1] / "dagster" / "datasets"
@@ -33,8 +33,8 @@ def test_two_servers_publish_days_of_one_dataset_at_the_same_time(spark_server: 
         "BACKFILL_ASSETS_SPARK_FOLDER": str(spark_server.folder.root.parent),
         "BACKFILL_ASSETS_SPARK_MEMORY": "1g",
     }
-    with foreign_server(Settings.from_env(environ), tmp_path / "big", {}) as url:
-        application = Application(Settings.from_env({**environ, "BACKFILL_ASSETS_SPARK_URL_BIG": url}))
+    with connect(Settings.from_env(environ), tmp_path / "big", {}) as big:
+        application = Application(Settings.from_env({**environ, "BACKFILL_ASSETS_SPARK_URL_BIG": big.url}))
         for day in DAYS:
             file = path_of(application.settings.sources) / NAME / str(day) / "sold.csv"
             file.parent.mkdir(parents=True)

@@ -92,7 +92,7 @@ class Processes:
             case Fault.reader:
                 self.start_reader(next(kind for kind, reader in self._readers.items() if reader.pid == process.pid))
             case Fault.spark if self._cluster is not None:
-                self._cluster.mend()
+                self._cluster.restart_server()
             case _:
                 # Workers and an embedded Spark server restart by themselves.
                 pass
@@ -118,7 +118,9 @@ class Processes:
             case Fault.worker:
                 return [process for process in self._installation.living() if is_worker(process)]
             case Fault.spark:
-                return [process for _, process in self._spark()] if self._cluster is None else self._cluster.processes()
+                if self._cluster is None:
+                    return [process for _, process in self._spark()]
+                return [self._cluster.server(), *self._cluster.executors()]
             case Fault.daemon:
                 return [self._installation.daemon]
             case Fault.webserver:

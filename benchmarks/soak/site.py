@@ -68,14 +68,15 @@ class Site:
         self.clock = SystemClock()
         self.installation = Installation(root, root / "sources", own, configuration)
         self.deliveries: dict[dt.date, list[dt.datetime]] = {}
-        self._cluster = SparkCluster(root / "spark", workers) if workers else None
+        self._cluster = SparkCluster(root / "spark") if workers else None
+        self._workers = workers
         self.processes = Processes(self.installation, DATASET, self._cluster)
 
     def start(self) -> None:
         """Set the dataset up and start everything but the readers."""
         shutil.copytree(Path(__file__).parent / "dataset", self.installation.datasets / DATASET)
         if self._cluster is not None:
-            self.installation.use_spark(self._cluster.start(self.installation.settings))
+            self.installation.use_spark(self._cluster.start(self.installation.settings, self._workers))
         self.installation.start()
         self._refuse_the_work_of_others()
         os.environ["BACKFILL_ASSETS_WEBSERVER"] = self.installation.webserver

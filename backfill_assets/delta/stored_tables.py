@@ -132,7 +132,7 @@ class StoredTables:
         for path, target in targets:
             if root.below(path) != target or re.fullmatch(r"\d{20}\..+", target.name):
                 raise PreconditionError(f"{path!r} is not an unfinished file below {root}; nothing was removed")
-        remove_all(target for _, target in targets)
+        remove_all(root, [target for _, target in targets])
 
     def _look_or_problem(self, place: str, layer: str, dataset: str, root: Location) -> StoredTable:
         try:

@@ -285,14 +285,15 @@ class PublishedTable:
         Raises:
             PreconditionError: a path is elsewhere or goes through a link; then nothing is deleted.
         """
-        # The log goes first: a half-deleted folder must not look like a table.
-        files = [self._deletable(path) for path in sorted(paths, key=lambda p: (f"/{opening.LOG}/" not in p, p))]
+        files = [self._deletable(path) for path in sorted(paths)]
         logs = {file.parent for file in files if file.parent.name == opening.LOG}
         # Spark creates folders in a log that always stay empty.
         folders = {path for log in logs for path in log.fitting("*")}
         top = self._root / SHADOW
         folders |= {folder for file in files for folder in parents_up_to(file, top) if folder != top}
-        remove_all(files, folders)
+        # The logs go first: a half-deleted folder must not look like a table.
+        remove_all(self._root, [file for file in files if file.parent in logs])
+        remove_all(self._root, [file for file in files if file.parent not in logs], folders)
 
     def _deletable(self, path: str) -> Location:
         parts = path.split("/")

@@ -195,14 +195,19 @@ def _check_end(file: Location, shown: str) -> None:
 
     A crash leaves such a line in place of rows, and Spark reads it as blank. Blank lines may follow it.
     """
-    is_archive = file.suffix in ARCHIVES
-    with _readable(shown), _opened(file) as content:
-        end = b"" if is_archive else file.end(_TAIL)
-        while is_archive and (chunk := content.read(_CHUNK)):
-            end = (end + chunk)[-_TAIL:]
+    with _readable(shown):
+        end = _end_of_archive(file) if file.suffix in ARCHIVES else file.end(_TAIL)
     end = end.rstrip(_BLANK[1:])
     if end and not end.replace(b"\r", b"\n").rpartition(b"\n")[2].strip(_BLANK):
         raise SourceError(f"{shown}: it ends in zero bytes, so it is incomplete; deliver it again")
+
+
+def _end_of_archive(file: Location) -> bytes:
+    end = b""
+    with _opened(file) as content:
+        while chunk := content.read(_CHUNK):
+            end = (end + chunk)[-_TAIL:]
+    return end
 
 
 def _check_names(found: tuple[str, ...], shown: str, declared: Files) -> None:

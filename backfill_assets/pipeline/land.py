@@ -45,7 +45,6 @@ from backfill_assets.pipeline.raw_table import (
 from backfill_assets.pipeline.tables import days_condition, literal, read_table, renamed, replace_where, writing
 from backfill_assets.storage.disk import EPOCH
 from backfill_assets.storage.layout import Layout
-from backfill_assets.storage.location import Location
 from backfill_assets.storage.sources import SourceFile, discover, require_sources
 from backfill_assets.warehouse import OnWarehouse
 
@@ -67,8 +66,7 @@ def land(
         StorageError: the disk is full, and raw is unchanged; or the disk does not confirm what was landed.
     """
     source = loaded.dataset.landing
-    for file in files:
-        require_columns(file.file, file.path, source)
+    layout.sources.each(lambda file: require_columns(file.file, file.path, source), files)
     path = layout.raw_path(loaded.name)
     days = sorted({f.day for f in files})
     if is_table(path):
@@ -88,22 +86,24 @@ def land(
             # Durable first: the ledger will say that these deliveries have landed.
             with kept(path):
                 replace_where(read, path, DELIVERY_DAY, _exactly(fresh))
-    _require_still(spark, loaded, path, [f for f in files if f in short], fresh)
+    _require_still(spark, loaded, layout, [f for f in files if f in short], fresh)
     measured = measured_rows(spark, loaded, layout, [f.content for f in files])
     return tuple(_delivery(loaded, f, measured.get(f.content, NOTHING_READ), now) for f in files)
 
 
 def _require_still(
-    spark: SparkSession, loaded: LoadedDataset, path: Location, seen: Sequence[SourceFile], landed: Sequence[SourceFile]
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, seen: Sequence[SourceFile], landed: Sequence[SourceFile]
 ) -> None:
     """Remove what was just landed from raw, if one of the files changed while they were read.
 
     All `seen` files are checked, also empty ones: the ledger records each file as it was seen.
     """
-    moved = [file for file in seen if not _is_still(file)]
+    still = layout.sources.each(_is_still, seen)
+    moved = [file for file, same in zip(seen, still, strict=True) if not same]
     if not moved:
         return
     if landed:
+        path = layout.raw_path(loaded.name)
         with kept(path):
             none = delivered_rows(spark, loaded.dataset.landing, [], EPOCH)
             replace_where(none, path, DELIVERY_DAY, _exactly(landed))

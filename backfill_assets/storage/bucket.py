@@ -6,7 +6,7 @@ import hashlib
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -27,11 +27,13 @@ from obstore.store import S3Store
 
 from backfill_assets.core.errors import LayoutError, StorageError
 from backfill_assets.core.release import StoredFile
-from backfill_assets.storage.location import AT_ONCE, WILD, Location, State
+from backfill_assets.storage.location import WILD, Location, State
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
 
+_AT_ONCE: Final = 16
+"""Requests in flight to a store: more do not make it answer faster."""
 _RANGE: Final = 1 << 20
 """Bytes of a file that are read at a time."""
 _REGION: Final = "us-east-1"
@@ -41,6 +43,8 @@ _REFUSED: Final = (PermissionDeniedError, UnauthenticatedError)
 _NO_ACCESS: Final = ("403 Forbidden", "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 _SHOWN: Final = 200
 
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
 _Folder = TypeVar("_Folder", bound="InBucket")
 
 
@@ -104,6 +108,10 @@ class InBucket(Location):
 
     def is_broken_link(self) -> bool:
         return False
+
+    def each(self, do: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> list[_Answer]:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(do, asked))
 
     def is_there(self) -> bool:
         return self.size() >= 0
@@ -172,9 +180,8 @@ class InBucket(Location):
         return (tag, size) if size >= 0 else ()
 
     def altered(self, sizes: Mapping[str, int], mark: bytes) -> frozenset[str]:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            sound = pool.map(lambda item: _has_mark(self / item[0], item[1], mark), sizes.items())
-            return frozenset(path for path, fine in zip(sizes, sound, strict=True) if not fine)
+        sound = self.each(lambda item: _has_mark(self / item[0], item[1], mark), sizes.items())
+        return frozenset(path for path, fine in zip(sizes, sound, strict=True) if not fine)
 
     def make_folder(self) -> None:
         pass
@@ -190,15 +197,16 @@ class InBucket(Location):
         complete = (target / first).is_there()
         if not names and not complete:
             raise FileNotFoundError(f"{self} is gone")
-        ordered = sorted(names, key=lambda one: one == first)
         if complete:
             # An earlier call was cut off; but what somebody has written since then is not of this folder.
-            ordered = [one for one in names if _are_equal(self / one, target / one)]
-        else:
-            for one in ordered:
-                _copy(self / one, target / one)
-        for one in reversed(ordered):
-            (self / one).remove()
+            equal = self.each(lambda one: _are_equal(self / one, target / one), names)
+            names = [one for one, same in zip(names, equal, strict=True) if same]
+        begin, rest = [one for one in names if one == first], [one for one in names if one != first]
+        if not complete:
+            for part in (rest, begin):
+                self.each(lambda one: _copy(self / one, target / one), part)
+        for part in (begin, rest):
+            self.each(lambda one: (self / one).remove(), part)
 
     def move_to(self, target: Location) -> None:
         _copy(self, target)

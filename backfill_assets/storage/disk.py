@@ -8,11 +8,11 @@ import os
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import BinaryIO, Final, Self, TypeVar
 
 from backfill_assets.core.errors import LayoutError, StorageError
 from backfill_assets.core.release import StoredFile
@@ -20,6 +20,8 @@ from backfill_assets.storage.location import Location, State
 
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SHOWN = 200
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,9 @@ class OnDisk(Location):
         with self.path.open("rb") as file:
             file.seek(-min(most, self.path.stat().st_size), os.SEEK_END)
             return file.read()
+
+    def each(self, do: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> list[_Answer]:
+        return list(map(do, asked))
 
     def text(self) -> str:
         return self.path.read_text(encoding="utf-8")

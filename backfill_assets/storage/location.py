@@ -9,15 +9,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
-from typing import BinaryIO, Final, Self
+from typing import BinaryIO, Final, Self, TypeVar
 
 from backfill_assets.core.release import StoredFile
 
-AT_ONCE: Final = 16
-"""Requests in flight to a store: more do not make it answer faster."""
 WILD: Final = frozenset("*?[")
 _PATTERN: Final = frozenset("[]{}*?\\")
 
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
 Sync = Callable[["Location"], None]
 """Makes a file, or the names in a folder, durable; once it returns, a power cut does not damage it."""
 
@@ -105,6 +105,10 @@ class Location(ABC):
     @abstractmethod
     def is_broken_link(self) -> bool:
         """Whether it is a link to nothing, or one of a loop of links."""
+
+    @abstractmethod
+    def each(self, do: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> list[_Answer]:
+        """What `do` answers for each, in order; where each answer is a request to a store, several at a time."""
 
     @abstractmethod
     def is_there(self) -> bool:
@@ -240,10 +244,9 @@ def parents_up_to(place: Location, root: Location) -> Iterator[Location]:
         yield place
 
 
-def remove_all(files: Iterable[Location], folders: Collection[Location] = ()) -> None:
-    """Remove files in this order, then the folders that are empty; what is already gone is ignored."""
-    for file in files:
-        file.remove()
+def remove_all(root: Location, files: Iterable[Location], folders: Collection[Location] = ()) -> None:
+    """Remove files below `root`, then the folders that are empty; what is already gone is ignored."""
+    root.each(lambda file: file.remove(), files)
     for folder in sorted(folders, key=lambda folder: str(folder).count("/"), reverse=True):
         folder.remove_folder()
 

@@ -68,7 +68,7 @@ def require_one_winner(warehouse: Location) -> None:
         with ThreadPoolExecutor(_WRITERS) as pool:
             won = [sum(pool.map(_creates, [place] * _WRITERS)) for place in places]
     finally:
-        remove_all(places)
+        remove_all(warehouse, places)
     if set(won) != {1}:
         raise StorageError(
             f"{warehouse}: {_WRITERS} writers created the same file at the same time, and {_winners(won)} of them were told that "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from functools import lru_cache
+from typing import Final
 
 from backfill_assets.core.delivery import Delivery, FileContent, Place
 from backfill_assets.core.errors import SourceError
@@ -17,7 +17,7 @@ from backfill_assets.dataset.deliveries import place_of
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import Layout
-from backfill_assets.storage.location import AT_ONCE, Location, State
+from backfill_assets.storage.location import Location, State
 
 
 @contextmanager
@@ -37,9 +37,8 @@ def read_from(shown: str) -> Iterator[None]:
 
 
 _MONTHS: Final = 12
+_REMEMBERED: Final = 20_000
 _TEMPORARY: Final = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".swp", "~")
-_Asked = TypeVar("_Asked")
-_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,12 @@ class SourceFile:
 
 
 def discover(
-    loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt.date], known: Iterable[Delivery] = ()
+    loaded: LoadedDataset, layout: Layout, delivery_days: Collection[dt.date], known: Iterable[Delivery] | None = None
 ) -> tuple[SourceFile, ...]:
     """The source files of these delivery days, in order of day and path; hidden and temporary files are left out.
 
-    A file with the path, size and time of last change of a `known` delivery counts as that delivery and is not read. This is
-    for checks that repeat every minute; a landing passes no known deliveries.
+    A file with the path, size and time of last change of a `known` delivery counts as that delivery and is not read, and no other
+    file is read twice. This is for checks that repeat every minute; a landing passes no known deliveries.
 
     Raises:
         SourceError: it is unclear to which day a file belongs; a file has invisible characters in its name, or vanishes
@@ -77,7 +76,7 @@ def discover(
         LayoutError: a link leads out of the sources folder.
     """
     template, found = loaded.dataset.landing.template, dict[str, tuple[dt.date, Location]]()
-    prints = {(d.path, State(d.size, d.delivered_at)): d.fingerprint for d in known}
+    prints = {(d.path, State(d.size, d.delivered_at)): d.fingerprint for d in known or ()}
 
     def read(relative: str) -> SourceFile:
         day, place = found[relative]
@@ -86,7 +85,7 @@ def discover(
             fingerprint = prints.get((relative, state)) if state is not None else None
             if state is None or fingerprint is None:
                 require_no_folder(file, relative)
-                state, fingerprint = file.content()
+                state, fingerprint = file.content() if known is None else _content_of_version(file, file.stamp())
         return SourceFile(day, relative, file, fingerprint, state.size, state.at)
 
     days = {loaded.dataset.due(day) for day in delivery_days}
@@ -103,7 +102,13 @@ def discover(
         found[relative] = day, place
     for day in sorted(days.difference(day for day, _ in found.values())):
         _require_links(layout, template.filled(day))
-    return tuple(_all(layout, read, found))
+    return tuple(layout.sources.each(read, found))
+
+
+@lru_cache(_REMEMBERED)
+def _content_of_version(file: Location, stamp: tuple[object, ...]) -> tuple[State, str]:
+    del stamp  # what is remembered is of this version only
+    return file.content()
 
 
 def require_no_folder(file: Location, shown: str) -> None:
@@ -161,7 +166,7 @@ def gone_from_sources(layout: Layout, deliveries: Iterable[Delivery]) -> frozens
         return False
 
     asked = tuple(deliveries)
-    found = _all(layout, is_there, asked)
+    found = layout.sources.each(is_there, asked)
     return frozenset(place_of(one) for one, there in zip(asked, found, strict=True) if not there)
 
 
@@ -202,14 +207,6 @@ def _found(layout: Layout, glob: str) -> Iterator[tuple[str, Location]]:
             relative = place.relative_to(layout.sources)
             if not _is_temporary(relative):
                 yield relative, place
-
-
-def _all(layout: Layout, do: Callable[[_Asked], _Answer], asked: Iterable[_Asked]) -> list[_Answer]:
-    """The answers in order; for files in a bucket, of which each is a request, several at a time."""
-    if isinstance(layout.sources, OnDisk):
-        return list(map(do, asked))
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(do, asked))
 
 
 def _is_temporary(relative: str) -> bool:

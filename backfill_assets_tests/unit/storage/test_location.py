@@ -284,7 +284,7 @@ def test_files_are_moved_in_order_and_never_over_another(home: Location) -> None
     assert names(log.listed()) == []
     assert {place.name: place.text() for place in aside.listed()} == {"0.json": "first", "0.json.1": "second"}
     assert synced == [aside, log] * 2
-    remove_all([*aside.listed(), home / "gone"], [log, aside, aside.parent])
+    remove_all(home, [*aside.listed(), home / "gone"], [log, aside, aside.parent])
     assert list(home.listed()) == []
 
 

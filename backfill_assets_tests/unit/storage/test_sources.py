@@ -115,6 +115,13 @@ def test_only_files_that_were_changed_are_read_again(
     monkeypatch.setattr(type(layout.sources), "content", content)
     changed = [one for one in discover(trips, layout, [D1, D2], known) if one.content not in {d.content for d in known}]
     assert ([one.day for one in changed], read) == ([D2], [f"{D2}.csv"])
+    assert discover(trips, layout, [D1, D2], known)[1:] == tuple(changed)
+    assert read == [f"{D2}.csv"]
+    put(layout, f"trips/{D2}.csv", f"{HEADER}1,7.5,x\n")
+    assert discover(trips, layout, [D1, D2], known)[1:] != tuple(changed)
+    assert read == [f"{D2}.csv"] * 2
+    assert len(discover(trips, layout, [D1, D2])) == 2
+    assert len(read) == 4
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])

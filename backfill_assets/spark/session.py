@@ -87,6 +87,8 @@ _CLOSE_SECONDS: Final = 15.0
 _TAKEN_OVER: Final = "INVALID_HANDLE.SESSION_CLOSED"
 _STARTED_AGAIN: Final = (
     "INVALID_HANDLE.SESSION_CHANGED",
+    "INVALID_HANDLE.SESSION_NOT_FOUND",
+    "[RESPONSE_ALREADY_RECEIVED]",  # in the middle of a result, the server no longer knows who it is for
     "Received incorrect server side session identifier",
     "[NO_ACTIVE_SESSION]",  # Spark's client closes itself when another session answers
     "StatusCode.UNAUTHENTICATED",  # the embedded server has a new token after each start

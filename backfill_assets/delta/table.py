@@ -291,9 +291,11 @@ class PublishedTable:
         folders = {path for log in logs for path in log.fitting("*")}
         top = self._root / SHADOW
         folders |= {folder for file in files for folder in parents_up_to(file, top) if folder != top}
-        # The logs go first: a half-deleted folder must not look like a table.
-        remove_all(self._root, [file for file in files if file.parent in logs])
-        remove_all(self._root, [file for file in files if file.parent not in logs], folders)
+        # The logs go first, and of each its first commit: a half-deleted folder must not look like a table.
+        ranks = {file: 2 if file.parent not in logs else int(file.name != opening.commit_name(0)) for file in files}
+        for turn in range(3):
+            remove_all(self._root, [file for file in files if ranks[file] == turn])
+        remove_all(self._root, (), folders)
 
     def _deletable(self, path: str) -> Location:
         parts = path.split("/")

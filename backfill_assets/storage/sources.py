@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from backfill_assets.core.delivery import Delivery, FileContent, Place
@@ -37,7 +36,9 @@ def read_from(shown: str) -> Iterator[None]:
 
 
 _MONTHS: Final = 12
-_REMEMBERED: Final = 20_000
+_MOST_REMEMBERED: Final = 20_000
+_remembered: dict[tuple[Location, tuple[object, ...]], tuple[State, str]] = {}
+"""State and SHA-256 of versions of files that this process has read for checks that repeat."""
 _TEMPORARY: Final = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".swp", "~")
 
 
@@ -85,7 +86,7 @@ def discover(
             fingerprint = prints.get((relative, state)) if state is not None else None
             if state is None or fingerprint is None:
                 require_no_folder(file, relative)
-                state, fingerprint = file.content() if known is None else _content_of_version(file, file.stamp())
+                state, fingerprint = file.content() if known is None else _content_once(file)
         return SourceFile(day, relative, file, fingerprint, state.size, state.at)
 
     days = {loaded.dataset.due(day) for day in delivery_days}
@@ -105,10 +106,17 @@ def discover(
     return tuple(layout.sources.each(read, found))
 
 
-@lru_cache(_REMEMBERED)
-def _content_of_version(file: Location, stamp: tuple[object, ...]) -> tuple[State, str]:
-    del stamp  # what is remembered is of this version only
-    return file.content()
+def _content_once(file: Location) -> tuple[State, str]:
+    stamp = file.stamp()
+    if (known := _remembered.get((file, stamp))) is not None:
+        return known
+    found = file.content()
+    # If it was replaced meanwhile, it is unknown which version was read.
+    if file.stamp() == stamp:
+        if len(_remembered) >= _MOST_REMEMBERED:
+            _remembered.clear()
+        _remembered[file, stamp] = found
+    return found
 
 
 def require_no_folder(file: Location, shown: str) -> None:

@@ -142,7 +142,10 @@ def test_the_new_start_is_named_even_if_the_work_has_swallowed_the_first_error(s
     [
         (_CODES.INTERNAL, "[INVALID_HANDLE.SESSION_CHANGED] The existing Spark server driver instance has restarted."),
         (_CODES.INTERNAL, "[INVALID_HANDLE.SESSION_NOT_FOUND] The handle is invalid. Session not found."),
-        (_CODES.INTERNAL, "[RESPONSE_ALREADY_RECEIVED] INVALID_HANDLE.OPERATION_NOT_FOUND on the server but responses were"),
+        (
+            _CODES.INTERNAL,
+            "[RESPONSE_ALREADY_RECEIVED] INVALID_HANDLE.OPERATION_NOT_FOUND on the server but responses were",
+        ),
         (_CODES.UNAUTHENTICATED, "Invalid authentication token"),
     ],
     ids=["changed", "forgotten", "in mid-result", "token"],

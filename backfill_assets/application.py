@@ -27,7 +27,8 @@ from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.doctor import Doctor
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.evidence.late_deliveries import LateDeliveries
-from backfill_assets.evidence.outdated import OutdatedDays, Relaunches
+from backfill_assets.evidence.relaunches import Relaunches
+from backfill_assets.evidence.stale import Staleness
 from backfill_assets.ledger.open import Ledger, LedgerLogin, ledger_clock, open_ledger
 from backfill_assets.notices.notifier import AfterRelease, Notifier
 from backfill_assets.notices.webhook import Webhook
@@ -144,9 +145,9 @@ class Application:
         return CurrentBasis(self.warehouse, self._fingerprints)
 
     @cached_property
-    def outdated(self) -> OutdatedDays:
-        """Finds published days whose upstreams have changed since."""
-        return OutdatedDays(self.warehouse, self.basis)
+    def staleness(self) -> Staleness:
+        """Finds published days that would come out differently today, and why."""
+        return Staleness(self.warehouse, self.basis)
 
     @cached_property
     def relaunches(self) -> Relaunches:

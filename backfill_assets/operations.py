@@ -25,6 +25,7 @@ from backfill_assets.core.errors import ArgumentError, RollbackError
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord, Unit, shown_days
 from backfill_assets.evidence.readiness import Blocker, DayBlocker
+from backfill_assets.evidence.stale import StaleCause
 from backfill_assets.pipeline.acceptance import expected_change_for
 from backfill_assets.release.adopt import Adopted
 from backfill_assets.release.publish import AlreadyReleased, Released
@@ -288,9 +289,11 @@ def _days(record: ReleaseRecord, first: date | None, last: date | None) -> froze
 def _left_behind(application: Application, changed: Iterable[str]) -> Iterator[str]:
     """Say how to refresh the days that were built from the changed datasets; computed after the other lines are shown."""
     for name in application.catalog.downstream_of(changed):
-        if days := application.outdated.of(name).days:
+        stale = application.staleness.of(name, {StaleCause.upstream})
+        yield from (f"{name} could not be compared: {problem}" for problem in stale.problems)
+        if stale.days:
             yield (
-                f"{name} {format_days(days)} was built from data that has changed now; bring it up to date with: "
+                f"{name} {format_days(stale.days)} was built from data that has changed now; bring it up to date with: "
                 f"backfill refresh {name}, with --expected-change if its figures must change"
             )
 

@@ -585,12 +585,12 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "an upstream is published again, or another user writes into it",
-            "Days built from other content are stale or outdated; equal content in other files is neither.",
+            "Days built from other content are stale; equal content in other files makes none so.",
             _of(
                 "unit/evidence/test_upstream",
                 "no_upstream_can_be_released_between_the_verification_and_the_commit",
-                "a_compacted_upstream_makes_nothing_stale_and_nothing_outdated",
-                "foreign_rows_in_an_upstream_make_its_downstream_stale_and_outdated",
+                "a_compacted_upstream_makes_nothing_stale",
+                "foreign_rows_in_an_upstream_make_its_downstream_stale",
             ),
         ),
         Fault(

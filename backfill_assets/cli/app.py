@@ -11,7 +11,18 @@ from pathlib import Path
 import typer
 
 from backfill_assets import operations
-from backfill_assets.cli import adopt, campaigns, deliveries, doctor, launches, proof, releases, specifications, status
+from backfill_assets.cli import (
+    adopt,
+    campaigns,
+    deliveries,
+    doctor,
+    launches,
+    proof,
+    releases,
+    specifications,
+    stale,
+    status,
+)
 from backfill_assets.cli.output import command_of, run_command, show_json
 from backfill_assets.environment import environment_in
 
@@ -24,7 +35,7 @@ app = typer.Typer(
 app.add_typer(doctor.spark, name="spark")
 app.add_typer(status.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    specifications.init, adopt.adopt, adopt.unadopt, status.status, status.metrics, launches.run,
+    specifications.init, adopt.adopt, adopt.unadopt, status.status, stale.stale, status.metrics, launches.run,
     deliveries.deliveries, deliveries.withdraw, deliveries.reland, releases.path, doctor.sql,
     launches.resume, launches.refresh, status.discard, releases.releases, releases.publish,
     releases.reconcile, doctor.doctor, specifications.new, specifications.validate,

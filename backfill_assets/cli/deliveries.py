@@ -13,6 +13,7 @@ from backfill_assets.cli.output import Json, as_json, say, table
 from backfill_assets.core.days import format_days, parse_days
 from backfill_assets.core.errors import ArgumentError
 from backfill_assets.core.text import number_of
+from backfill_assets.evidence.stale import StaleCause
 from backfill_assets.pipeline.deliveries import Chosen, Done, ShownDelivery
 
 Name = Annotated[str, typer.Argument(help="A dataset with a source.")]
@@ -47,8 +48,8 @@ def withdraw(
     commands = application.delivery_commands
     done = commands.restore(dataset, chosen, reason) if undo else commands.withdraw(dataset, chosen, reason)
     # A day that was published from the deliveries now in force is up to date.
-    outdated = tuple(day for day in application.late_deliveries.moved(dataset) if day in done.published)
-    _say(dataset, done, "restored" if undo else "withdrawn", outdated)
+    stale = tuple(day for day in application.staleness.of(dataset, {StaleCause.source}).days if day in done.published)
+    _say(dataset, done, "restored" if undo else "withdrawn", stale)
 
 
 def reland(
@@ -92,7 +93,7 @@ def _row(one: ShownDelivery) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _say(dataset: str, done: Done, what: str, outdated: Sequence[dt.date]) -> None:
+def _say(dataset: str, done: Done, what: str, stale: Sequence[dt.date]) -> None:
     if not done.deliveries:
         say(f"nothing to do: already {what}")
         return
@@ -100,5 +101,5 @@ def _say(dataset: str, done: Done, what: str, outdated: Sequence[dt.date]) -> No
     until = f", last {others[-1]}" if others else ""
     say(f"{what}: {number_of(len(done.deliveries), 'file')}, first {first}{until}")
     say(f"built from them: {dataset} {format_days(done.days)}")
-    if outdated:
-        say(f"published as before: {format_days(outdated)}; build them again with: backfill refresh {dataset}")
+    if stale:
+        say(f"published as before: {format_days(stale)}; build them again with: backfill refresh {dataset}")

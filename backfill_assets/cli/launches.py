@@ -1,4 +1,4 @@
-"""Commands that launch native backfills: of chosen days, of missing days, of outdated days."""
+"""Commands that launch native backfills: of chosen days, of missing days, of stale days."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import typer
 from backfill_assets import operations
 from backfill_assets.application import Application
 from backfill_assets.cli.campaigns import resume_campaign
-from backfill_assets.cli.output import Webserver, campaign_of, finish, opened_dagster, opened_shell, say
-from backfill_assets.cli.status import moved_days, say_left_out
+from backfill_assets.cli.output import Webserver, campaign_of, finish, opened_dagster, opened_shell, say, warn
+from backfill_assets.cli.stale import Because, causes_of, say_left_out
 from backfill_assets.cli.watch import complete_line, ended, follow, outcome, releases_itself
 from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.days import format_days, parse_days
@@ -24,8 +24,9 @@ from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import in_words, shortened
 from backfill_assets.core.unit import CONTRACT_TAG, REASON_TAG, UNIT_TAG, Launch, Unit, UnitState, assign_unit
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.evidence.outdated import Outdated, Relaunch
 from backfill_assets.evidence.readiness import DayBlocker, explain_blockers
+from backfill_assets.evidence.relaunches import Relaunch
+from backfill_assets.evidence.stale import DATA
 
 if TYPE_CHECKING:
     from backfill_assets.orchestration.backfills import Launched
@@ -156,34 +157,38 @@ def resume(
 
 
 def refresh(
-    dataset: Annotated[str, typer.Argument(help="A dataset; by default, all that have outdated days.")] = "",
+    dataset: Annotated[str, typer.Argument(help="A dataset; by default, all that have stale days.")] = "",
+    because: Because = "",
     expected_change: ExpectedChange = "",
     webserver: Webserver = "",
 ) -> None:
-    """Launch a backfill of published days that were built from an older upstream or deliveries no longer in force.
+    """Launch a backfill of stale days, as `backfill stale` lists them: their source, references or upstream changed.
 
+    Days that are stale for other causes, such as changed models, are built again only if --because names these.
     Days on hold are left out: otherwise it would publish again what was rolled back. So are days of an open unit: resume it.
     """
     application = Application.from_env()
     if dataset:
         application.dataset(dataset)
     asked = [dataset] if dataset else sorted(application.datasets)
-    moved = [Outdated(name, days, ()) for name, days in moved_days(application, asked).items()]
-    outdated = [*application.outdated.all(asked), *moved]
-    if not outdated:
-        say(
-            "nothing is outdated: every published day was built from its current upstreams and references, and from "
-            "the deliveries in force"
-        )
+    among = causes_of(because) if because else DATA
+    found = application.staleness.all(asked, among, look=True)
+    for one in found:
+        for problem in one.problems:
+            warn(f"{one.dataset} could not be compared: {problem}")
+    stale = [one for one in found if one.refreshable]
+    if not stale:
+        but = ", as far as it could be compared" if found else ""
+        say(f"nothing is stale because of {in_words(sorted(among))}{but}; see also: backfill stale")
         return
-    found = application.relaunches.of_outdated(outdated)
-    say_left_out(found.left_out, "left out")
-    if not found.launches:
+    refreshed = application.relaunches.of_stale(stale)
+    say_left_out(refreshed.left_out, "left out")
+    if not refreshed.launches:
         return
-    names = application.catalog.upstream_first(name for plan in found.launches for name in plan.datasets)
+    names = application.catalog.upstream_first(name for plan in refreshed.launches for name in plan.datasets)
     declared = _declared(application, expected_change, names)
-    why = "days with outdated upstreams or deliveries"
-    launches = [(plan, _About("refresh", why, _contract_tag(declared, plan.datasets))) for plan in found.launches]
+    why = f"stale because of {in_words(sorted({cause for one in stale for cause in one.by_cause}))}"
+    launches = [(plan, _About("refresh", why, _contract_tag(declared, plan.datasets))) for plan in refreshed.launches]
     _launch_all(application, launches, webserver)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Annotated, Any, TypedDict
 
@@ -24,17 +25,18 @@ from backfill_assets.cli.output import (
     table,
     warn,
 )
+from backfill_assets.cli.stale import show_stale, stale_as_json
 from backfill_assets.cli.watch import in_runs
 from backfill_assets.control.approve import certificates_of
-from backfill_assets.core.days import day_range, days_argument, format_days, parse_days
+from backfill_assets.core.days import day_range, format_days, parse_days
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Hold, Unit, UnitState
 from backfill_assets.evidence.basis import published_among
 from backfill_assets.evidence.late_deliveries import gaps_of
-from backfill_assets.evidence.outdated import LeftOut, Outdated
 from backfill_assets.evidence.readiness import Survey, explain_blockers, next_command
+from backfill_assets.evidence.stale import StaleDays
 from backfill_assets.operations import PARAMETERS, acceptance_lines
 from backfill_assets.report.metrics import CampaignMetrics, DatasetMetrics
 
@@ -43,8 +45,7 @@ class Overview(TypedDict):
     """What `backfill status` shows, or prints as JSON."""
 
     datasets: list[dict[str, object]]
-    outdated: Sequence[Outdated]
-    moved: Mapping[str, Sequence[date]]
+    stale: Sequence[StaleDays]
     gone: Mapping[str, Sequence[date]]
     holds: Mapping[str, Sequence[Hold]]
     units: list[dict[str, object]]
@@ -69,7 +70,7 @@ def status(
         return
     found, launches = overview(application, name), _launches()
     if json:
-        as_json({**found, "launches": launches})
+        as_json({**found, "stale": [stale_as_json(one) for one in found["stale"]], "launches": launches})
         return
     _show(application, found)
     if launches:
@@ -84,13 +85,14 @@ def overview(application: Application, dataset: str = "") -> Overview:
         DatasetError: the dataset has problems.
     """
     names = [application.dataset(dataset).name] if dataset else sorted(application.datasets)
+    gone = {name: days for name in names if (days := application.late_deliveries.gone(name))}
+    stale = application.staleness.all(names)
     holds = {name: application.ledger.holds(name) for name in names}
     units = application.ledger.units(dataset or None, states={UnitState.open})
     return {
         "datasets": [_dataset(application, name, holds[name]) for name in names],
-        "outdated": application.outdated.all(names),
-        "moved": moved_days(application, names),
-        "gone": {name: days for name in names if (days := application.late_deliveries.gone(name))},
+        "stale": [replace(one, gone=tuple(gone.get(one.dataset, ()))) for one in stale],
+        "gone": gone,
         "holds": {name: held for name, held in holds.items() if held},
         "units": [_unit(application, u) for u in units],
         "not_loaded": [str(f) for f in application.catalog.problems if not dataset],
@@ -111,67 +113,22 @@ def _launches() -> list[dict[str, Any]]:
         return []
 
 
-def moved_days(application: Application, names: Iterable[str]) -> dict[str, tuple[date, ...]]:
-    """The published days of these datasets that were not built from the landed deliveries now in force."""
-    found = {name: application.late_deliveries.moved(name) for name in names}
-    return {name: days for name, days in found.items() if days}
-
-
-def say_left_out(found: Iterable[LeftOut], what: str) -> None:
-    """Print what is wrong with days that refresh leaves out, and what to do about them instead."""
-    grouped: dict[tuple[str, str, str], list[date]] = {}
-    for one in found:
-        grouped.setdefault((one.target[0], one.resume, one.reason), []).append(one.target[1])
-    for (name, resume, reason), days in grouped.items():
-        if resume:
-            hold = f", on hold: {reason}" if reason else ""
-            say(f"{name} {format_days(days)} (in an open unit{hold}): {what}. See: backfill status {resume}")
-            continue
-        say(
-            f"{name} {format_days(days)} (on hold: {reason}): {what}. Refresh would publish again what was rolled back; "
-            f"launch a backfill of these days once it gives the right rows, or let refresh build them: "
-            f"backfill hold lift {name} {days_argument(days)}"
-        )
-
-
 def _show(application: Application, found: Overview) -> None:
     about_datasets = ("dataset", "published days", "watermark", "rows", "on hold", "version")
     table(about_datasets, [tuple(v for k, v in d.items() if k != "gaps") for d in found["datasets"]], "Datasets")
     for one in found["datasets"]:
         if one["gaps"]:
             say(f"{one['dataset']}: due and not published: {one['gaps']}")
-    _show_stale(application, found)
+    show_stale(application, found["stale"])
     for name, days in found["gone"].items():
-        say(
-            f"{name} {format_days(days, most=3)}: gone from the source table; they stay published, and cannot be built again"
-        )
+        if not any(one.gone for one in found["stale"] if one.dataset == name):
+            say(f"{name} {format_days(days, most=3)}: gone from the source table; they cannot be built again")
     about_units = ("unit", "days", "ready", "not ready", "released by", "opened (UTC)", "by")
     table(about_units, [tuple(v for k, v in u.items() if k != "next") for u in found["units"]], "Open units")
     for one in found["units"]:
         say(f"{one['unit']}: next: {one['next']}")
     for problem in found["not_loaded"]:
         say(f"not loaded: {problem}")
-
-
-def _show_stale(application: Application, found: Overview) -> None:
-    outdated = [(o, application.relaunches.left_out(o.dataset, o.days)) for o in found["outdated"]]
-    free = [(o, [day for day in o.days if day not in out]) for o, out in outdated]
-    if rows := [(o.dataset, format_days(days, most=3), o.causes) for o, days in free if days]:
-        table(
-            ("dataset", "outdated days", "built from an older"),
-            rows,
-            "Outdated: bring up to date with `backfill refresh`",
-        )
-    for o, out in outdated:
-        say_left_out(out.values(), f"built from an older {o.causes}")
-    for name, days in found["moved"].items():
-        built, then = "not built from the rows that its source table has now", "bring them up to date"
-        if application.dataset(name).lands_files:
-            built, then = f"not built from the deliveries in force; see: backfill deliveries {name}", "then"
-        out = application.relaunches.left_out(name, days)
-        if others := [day for day in days if day not in out]:
-            say(f"{name} {format_days(others, most=3)}: {built}, {then}: backfill refresh {name}")
-        say_left_out(out.values(), built)
 
 
 def _dataset(application: Application, name: str, holds: Sequence[Hold]) -> dict[str, object]:

@@ -201,7 +201,7 @@ def _left_behind(survey: PlanBasis) -> Iterator[str]:
     for name in survey.catalog.downstream_of(names):
         above = [u for u in survey.catalog.dataset(name).dataset.upstream if u in names]
         if name not in names and above:
-            yield f"{name} is built from {', '.join(above)} and not in the scope: its published days become outdated"
+            yield f"{name} is built from {', '.join(above)} and not in the scope: its published days become stale"
 
 
 def _longer_than_allowed(survey: PlanBasis) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Final
@@ -91,7 +91,8 @@ class Basis:
 class DayEvidence:
     """What was built and checked for one day, in one attempt of a unit; `compared` is None if rows were not compared.
 
-    `deliveries` are those that the day was built from, as `origins` names them; the basis has their digest.
+    `deliveries` are those that the day was built from, as `origins` names them, `references` the fingerprints of its references and
+    golden sources by name; the basis has a digest of both. `parts` is the name that the ledger gives to the parts of its code.
     """
 
     unit: str
@@ -105,6 +106,8 @@ class DayEvidence:
     recorded_at: dt.datetime
     compared: Compared | None = None
     deliveries: tuple[str, ...] = ()
+    references: Mapping[str, str] = field(default_factory=dict)
+    parts: str = ""
 
     @property
     def folder(self) -> str:

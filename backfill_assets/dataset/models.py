@@ -286,6 +286,17 @@ def sql_tokens(text: str) -> Iterator[str]:
     return (match[0] for match in _SQL_TOKEN.finditer(text) if match.lastgroup != "skip")
 
 
+def without_comments(text: str) -> str:
+    """A text in SQL with one space in place of each run of comments and white space."""
+    pieces: list[str] = []
+    for match in _SQL_TOKEN.finditer(text):
+        if match.lastgroup != "skip":
+            pieces.append(match[0])
+        elif pieces and pieces[-1] != " ":
+            pieces.append(" ")
+    return "".join(pieces).rstrip()
+
+
 def has_nested_comment(text: str) -> bool:
     """Whether a comment is nested in another one, which Spark supports and these tokens do not."""
     return any(match[0].startswith("/*") and "/*" in match[0][2:] for match in _SQL_TOKEN.finditer(text))

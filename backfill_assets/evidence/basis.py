@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from backfill_assets.core.canonical import digest
@@ -95,10 +95,17 @@ class Contents(OnWarehouse):
     def supposed(self, name: str, days: Collection[dt.date]) -> dict[dt.date, str]:
         """The same without reading rows: unmeasured files count as the released content if they have as many rows."""
         known, unknown = self._known_and_unknown(name, days)
+        return _by_day(days, known | self._alike(name, unknown), unknown)
+
+    def origins(self, name: str, days: Collection[dt.date]) -> dict[dt.date, Content]:
+        """What is known of the contents of days with files, by the same rule: also what they were built from."""
+        known, unknown = self._known_and_unknown(name, days)
+        return known | self._alike(name, unknown)
+
+    def _alike(self, name: str, unknown: _Files) -> dict[dt.date, Content]:
         released = self._released(name, unknown)
         alike = {day: files for day, files in released.items() if _rows(files) == _rows(unknown[day]) is not None}
-        known |= self._known(name, alike)
-        return _by_day(days, known, unknown)
+        return self._known(name, alike)
 
     def _known_and_unknown(self, name: str, days: Collection[dt.date]) -> tuple[dict[dt.date, Content], _Files]:
         """The known contents, and the files of days that were never measured."""
@@ -165,6 +172,25 @@ class UpstreamDays:
     places: Mapping[str, tuple[dt.date, ...]]
 
 
+@dataclass(frozen=True)
+class Behind:
+    """What a day is built from besides its upstream, and the digest of it all.
+
+    `deliveries` are named as by `origins`, and `names` are all that each of them ever had: it has another one after it was read
+    again. `references` are the fingerprints of references and golden sources by name.
+    """
+
+    inputs: str
+    deliveries: tuple[str, ...] = ()
+    references: Mapping[str, str] = field(default_factory=dict)
+    names: tuple[frozenset[str], ...] = ()
+
+    def has_other_files(self, deliveries: Collection[str]) -> bool:
+        """Whether a delivery came or went since a day was built from these, whatever was read again meanwhile."""
+        then, now = frozenset(deliveries), frozenset[str]().union(*self.names)
+        return not then <= now or any(not names & then for names in self.names)
+
+
 class BasisNow(Protocol):
     """What new evidence would be based on now."""
 
@@ -224,11 +250,20 @@ class CurrentBasis(OnWarehouse):
         window = self.datasets[dataset].dataset.fact_delivery_days(tuple(days))
         return tuple(d for own in self._known(dataset, window).values() for d in own)
 
-    def deliveries(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, tuple[str, ...]]:
-        """The deliveries that the fact of each day would be built from now, as `origins` names them."""
+    def behind(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, Behind]:
+        """What the fact of each day would be built from now, in one read."""
         found = self.datasets[dataset].dataset
-        known = self._known(dataset, found.fact_delivery_days(tuple(days)))
-        return {day: origins(found, day, known) for day in days}
+        known, references = (
+            self._known(dataset, found.fact_delivery_days(tuple(sorted(days)))),
+            self._references(dataset, days),
+        )
+        return {
+            day: Behind(
+                fact_inputs(found, day, known, references[day]), origins(found, day, known), references[day],
+                tuple(origins_ever(d) for own in found.fact_delivery_days((day,)) for d in known.get(own, ())),
+            )
+            for day in days
+        }  # fmt: skip
 
     def added_and_dropped(self, dataset: str, days: Collection[dt.date]) -> tuple[_ByDay, _ByDay]:
         """By day: deliveries in force that are missing in its published content, and those in it that no longer count.
@@ -317,11 +352,18 @@ class CurrentBasis(OnWarehouse):
     ) -> Mapping[dt.date, str]:
         loaded, wanted = self.datasets[name], tuple(sorted(days))
         dataset = loaded.dataset
-        # Staged rows do not depend on golden sources; datasets without one keep their existing digests.
-        golden = golden_fingerprints(loaded, self.layout, wanted) if lookback else {}
-        references = reference_fingerprints(loaded, self.layout)
-        digest_of = fact_inputs if lookback else staged_inputs
-        return {day: digest_of(dataset, day, known, {**references, **golden.get(day, {})}) for day in wanted}
+        if not lookback:
+            # Staged rows do not depend on golden sources.
+            references = reference_fingerprints(loaded, self.layout)
+            return {day: staged_inputs(dataset, day, known, references) for day in wanted}
+        behind = self._references(name, wanted)
+        return {day: fact_inputs(dataset, day, known, behind[day]) for day in wanted}
+
+    def _references(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, Mapping[str, str]]:
+        """The fingerprints of the references and golden sources of each day, by name."""
+        loaded = self.datasets[name]
+        references, golden = reference_fingerprints(loaded, self.layout), golden_fingerprints(loaded, self.layout, days)
+        return {day: {**references, **golden[day]} for day in days}
 
     def _known(self, name: str, window: Collection[dt.date]) -> Deliveries:
         return force_by_day(self.datasets[name].dataset, self.known(name, window))

@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.delivery import Delivery, Place
-from backfill_assets.core.errors import SourceError
+from backfill_assets.core.errors import PreconditionError, SourceError
 from backfill_assets.core.measured import SameContent, SourceDay, SourceState
 from backfill_assets.core.text import in_one_line
 from backfill_assets.core.unit import StagedDay
@@ -28,6 +28,8 @@ from backfill_assets.storage.sources import read_from, require_no_folder
 
 Deliveries = Mapping[dt.date, Sequence[Delivery]]
 """Deliveries by delivery day."""
+GOLDEN: Final = "golden:"
+"""The beginning of the names of golden sources among fingerprints, which references do not have."""
 _WEEK: Final = 7
 """How many earlier days are searched for a delivery with the same content."""
 _NONE: Final[Mapping[dt.date, int]] = {}
@@ -240,13 +242,13 @@ def golden_fingerprints(
             try:
                 with read_from(f"the table of golden source {name}"):
                     held = held_by_day(place, column, days)
-            except (DeltaError, ValueError) as error:
+            except (DeltaError, PreconditionError, ValueError) as error:
                 raise SourceError(
                     f"{golden_key(loaded, name)}: {golden.table} is not a complete Delta table: {in_one_line(error)}; "
                     "deliver it completely"
                 ) from error
         for day in days:
-            found[day][f"golden:{name}"] = held[day]
+            found[day][f"{GOLDEN}{name}"] = held[day]
     return found
 
 

@@ -14,7 +14,7 @@ from backfill_assets.core.errors import LayoutError, SourceError, StorageError
 from backfill_assets.core.release import DataFile, layout_digest
 from backfill_assets.core.unit import LateData, Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.deliveries import heads
+from backfill_assets.dataset.deliveries import heads, to_extract
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.evidence.basis import published_among
@@ -136,6 +136,28 @@ class LateDeliveries(OnWarehouse):
         active, known = self._published(name)
         changed = self._overtaken(self.datasets[name].dataset, _span(active), known, active)
         return tuple(sorted(published_among(self.ledger, self.tables[name], name, changed)))
+
+    def not_landed(self, name: str) -> Mapping[dt.date, Sequence[str]]:
+        """The files that a launch would land, by each day that may have rows of them; lists the sources of all days.
+
+        Also those that an extract would write again, because a day was taken before it was over.
+
+        Raises:
+            SourceError: it is unclear to which day a file belongs, or the sources cannot be listed.
+            LayoutError: a link leads out of the sources folder.
+            StorageError: a store fails.
+        """
+        loaded, now = self.datasets[name], self.clock.now()
+        if not loaded.dataset.lands_files:
+            return {}
+        days = day_range(loaded.dataset.start, max(loaded.dataset.start, loaded.dataset.newest_day(now)))
+        window = loaded.dataset.fact_delivery_days(days)
+        known = self.ledger.deliveries(name, window)
+        new = {day: [file.path for file in files] for day, files in self._new(loaded, window, known).items()}
+        for day in to_extract(loaded.dataset, window, known, now):
+            new.setdefault(day, [loaded.dataset.landing.template.filled(day)])
+        behind = {day: [p for d in loaded.dataset.fact_delivery_days((day,)) for p in new.get(d, ())] for day in days}
+        return {day: paths for day, paths in behind.items() if paths}
 
     def gone(self, name: str) -> Days:
         """The published days whose rows the source table no longer has: they stay, and cannot be built again."""

@@ -223,8 +223,19 @@ contents = Table(
     Column("upstream", Text, nullable=False),
     Column("inputs", Text),
     Column("deliveries", Text),
+    Column("references", Text),
+    Column("parts", String(16)),
 )
 """The measured content and origin of each set of files that was ever a day."""
+
+codes = Table(
+    "codes",
+    metadata,
+    Column("dataset", NAME, primary_key=True),
+    Column("parts", String(16), primary_key=True),
+    Column("digests", Text, nullable=False),
+)
+"""The digests of the parts of all code that ever built a day, as JSON, by a digest of them."""
 
 releases = Table(
     "releases",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 
-from backfill_assets.core.canonical import canonical_json
+from backfill_assets.core.canonical import canonical_json, digest
 from backfill_assets.core.days import format_days, slices
 from backfill_assets.core.errors import LeaseLostError, LedgerError, UnitError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
@@ -19,13 +20,15 @@ from backfill_assets.core.unit import Attempt, AttemptState, Content, DayFinding
 from backfill_assets.ledger.codec import attempt_from_row, evidence_from_text, findings_from_text, work_columns
 from backfill_assets.ledger.database import matching, span, upsert, worker_name
 from backfill_assets.ledger.deliveries import DeliveryRows
-from backfill_assets.ledger.schema import attempt_days, attempts, contents, evidence
+from backfill_assets.ledger.schema import attempt_days, attempts, codes, contents, evidence
 from backfill_assets.ledger.units import load_unit, lose_attempts
 
 _TABLE = attempts
 _EVIDENCE = evidence
 _CONTENTS = contents
+_MEASURED: Final = ("fingerprint", "upstream", "inputs", "deliveries", "references", "parts")
 _RUNNING = attempts.c.state == AttemptState.running.value
+_DIGITS: Final = 16
 _PAGE = 1000
 """How many rows one query requests; databases limit the values of a query."""
 _AT_THE_START = ("unit", "dataset", "run", "worker", "state", "started_at", "lease_until")
@@ -101,7 +104,7 @@ class WorkRows(DeliveryRows):
             if rows:
                 connection.execute(insert(_EVIDENCE), rows)
             measured = [_content(e) for e in given if e.verdicts]
-            upsert(connection, _CONTENTS, measured, replace=["fingerprint", "upstream", "inputs", "deliveries"])
+            upsert(connection, _CONTENTS, measured, replace=_MEASURED)
 
     def contents(self, dataset: str, layouts: Mapping[dt.date, str]) -> Mapping[dt.date, Content]:
         """The known content of each day's files, given their layout digests."""
@@ -109,7 +112,14 @@ class WorkRows(DeliveryRows):
         with self._database.read() as connection:
             rows = connection.execute(select(_CONTENTS).where(asked)).all()
         return {
-            row.day: Content(row.fingerprint, row.upstream, row.inputs, _deliveries(row.deliveries))
+            row.day: Content(
+                row.fingerprint,
+                row.upstream,
+                row.inputs,
+                _deliveries(row.deliveries),
+                _references(row.references),
+                row.parts,
+            )
             for row in rows
             if layouts.get(row.day) == row.layout
         }
@@ -119,10 +129,25 @@ class WorkRows(DeliveryRows):
         rows = [
             {"dataset": dataset, "day": day, "layout": layout, **vars(content)}
             | {"deliveries": None if content.deliveries is None else _as_text(content.deliveries)}
+            | {"references": None if content.references is None else canonical_json(content.references)}
             for day, (layout, content) in contents.items()
         ]
         with self._database.write() as connection:
             upsert(connection, _CONTENTS, rows)
+
+    def add_code(self, dataset: str, digests: Mapping[str, str]) -> str:
+        """Store the digests of the parts of a dataset's code, and return the name for all of them (16 hex digits)."""
+        parts = digest(digests)[:_DIGITS]
+        row = {"dataset": dataset, "parts": parts, "digests": canonical_json(digests)}
+        with self._database.write() as connection:
+            upsert(connection, codes, [row])
+        return parts
+
+    def codes(self, dataset: str) -> Mapping[str, Mapping[str, str]]:
+        """The digests of the parts of all code that ever built a day of a dataset, by name."""
+        with self._database.read() as connection:
+            rows = connection.execute(select(codes).where(codes.c.dataset == dataset)).all()
+        return {row.parts: json.loads(row.digests) for row in rows}
 
     def evidence(
         self, unit: str, dataset: str | None = None, days: Collection[dt.date] | None = None
@@ -201,6 +226,8 @@ def _content(evidence: DayEvidence) -> dict[str, object]:
         "upstream": evidence.basis.upstream,
         "inputs": evidence.basis.inputs,
         "deliveries": _as_text(evidence.deliveries),
+        "references": canonical_json(evidence.references),
+        "parts": evidence.parts or None,
     }
 
 
@@ -210,6 +237,10 @@ def _as_text(deliveries: tuple[str, ...]) -> str:
 
 def _deliveries(stored: str | None) -> tuple[str, ...] | None:
     return None if stored is None else tuple(stored.split())
+
+
+def _references(stored: str | None) -> Mapping[str, str] | None:
+    return None if stored is None else json.loads(stored)
 
 
 def _load(connection: Connection, wanted: ColumnElement[bool]) -> tuple[Attempt, ...]:

@@ -36,7 +36,7 @@ from backfill_assets.orchestration.release_events import (
     RELEASE_METADATA,
     release_metadata,
     released_events,
-    report_outdated,
+    report_stale,
 )
 from backfill_assets.release.publish import AlreadyReleased, Released
 from dagster_batched_events import batched_events
@@ -208,7 +208,7 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
         with batched_events(context.instance):
             for event in released_events(outcomes, metadata, own | reported):
                 context.log_event(event)
-            report_outdated(context.instance, application, outcomes, own)
+            report_stale(context.instance, application, outcomes, own)
         if own <= reported:
             # Another run of this launch, or another dataset's step of the unit, has released and reported everything.
             return

@@ -16,8 +16,8 @@ from backfill_assets.orchestration.backfills import services_of
 from backfill_assets.orchestration.release_events import (
     release_metadata,
     released_events,
-    report_outdated,
     report_outside_runs,
+    report_stale,
 )
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.rollback import RolledBack
@@ -89,7 +89,7 @@ def _report(
     with batched_events(context.instance):
         for event in released_events([done], metadata):
             context.log_event(event)
-    report_outdated(context.instance, application, [done], ())
+    report_stale(context.instance, application, [done], ())
 
 
 def sweep_schedule() -> dg.ScheduleDefinition:

@@ -1,4 +1,4 @@
-"""Reports evidence, releases, rollbacks and outdated days to Dagster."""
+"""Reports evidence, releases, rollbacks and stale days to Dagster."""
 
 import contextlib
 import datetime as dt
@@ -21,6 +21,7 @@ from backfill_assets.core.unit import ReleaseMode, Unit, UnitState
 from backfill_assets.dataset.checks import CHANGE
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.basis import published_among
+from backfill_assets.evidence.stale import StaleCause
 from backfill_assets.orchestration.names import (
     asset_key,
     days_of,
@@ -59,7 +60,7 @@ def upstream_current(loaded: LoadedDataset, application: Application) -> dg.Asse
     return check
 
 
-def report_outdated(
+def report_stale(
     instance: dg.DagsterInstance,
     application: Application,
     outcomes: Sequence[Released | AlreadyReleased],
@@ -102,19 +103,20 @@ def _evaluations(
 ) -> Iterator[dg.AssetCheckEvaluation]:
     if not days:
         return
-    outdated = application.outdated.of(name, days)
+    stale = application.staleness.of(name, {StaleCause.upstream}, days)
     targets = last_materializations(instance, asset_key(Layer.published, name), days)
-    upstream, left_behind = ", ".join(outdated.upstream), frozenset(outdated.days) - frozenset(outdated.references)
+    upstream = ", ".join(application.dataset(name).upstream)
     for day in days:
-        behind = day in left_behind
+        behind = day in stale.causes
+        said = f"{upstream} has a newer release; run: backfill refresh {name}" if behind else "up to date"
         yield dg.AssetCheckEvaluation(
             asset_key=asset_key(Layer.published, name),
             check_name=CHECK,
-            passed=not behind,
+            passed=not behind and not stale.problems,
             partition=day.isoformat(),
             severity=dg.AssetCheckSeverity.WARN,
             blocking=False,
-            description=f"{upstream} has a newer release; run: backfill refresh {name}" if behind else "up to date",
+            description="; ".join(stale.problems) or said,
             metadata={"upstream": dg.MetadataValue.text(upstream)},
             target_materialization_data=targets.get(day),
         )

@@ -20,10 +20,11 @@ from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import LOCK_WAIT, Attempt, StagedDay, Unit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force
-from backfill_assets.evidence.basis import CurrentBasis
+from backfill_assets.dataset.parts import code_parts
+from backfill_assets.evidence.basis import Behind, CurrentBasis
 from backfill_assets.evidence.inputs import by_delivery_day, source_state, week_before
-from backfill_assets.evidence.outdated import UpstreamPlaces, absent_before
 from backfill_assets.evidence.readiness import Readiness
+from backfill_assets.evidence.relaunches import UpstreamPlaces, absent_before
 from backfill_assets.pipeline.build import Audit, build_shadow, built_alone
 from backfill_assets.pipeline.differences import Question, row_differences
 from backfill_assets.pipeline.frames import Frames, require_declared_columns
@@ -138,9 +139,7 @@ class Pipeline(Landing):
             wanted = self.basis.staged_inputs(name, read)
             versions = {above: self.tables[above].version() for above in loaded.dataset.upstream}
             # Read before staging: a change meanwhile leaves stale evidence, never evidence that is too fresh.
-            inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, unit)
-            # Read after the digest of the inputs: what lands in between makes the evidence stale.
-            deliveries = self.basis.deliveries(name, days)
+            behind, upstream = self.basis.behind(name, days), self.basis.upstream(name, days, unit)
             self.stage(spark, name, read, live=unit.live)
             staged = self._staged_by_this_code(name, read)
             frames = self._frames(spark, unit, attempt)
@@ -160,11 +159,12 @@ class Pipeline(Landing):
                 "shadow was built; let other launches of these days end, and launch again"
             )
         contract = unit.contract.of(name).hash
-        bases = {day: Basis(inputs[day], loaded.code_version, contract, "", upstream[day]) for day in days}
-        self.ledger.add_evidence(attempt.number, self._unjudged(attempt, bases, deliveries))
+        bases = {day: Basis(behind[day].inputs, loaded.code_version, contract, "", upstream[day]) for day in days}
+        parts = self.ledger.add_code(name, code_parts(loaded))
+        self.ledger.add_evidence(attempt.number, self._unjudged(attempt, bases, behind, parts))
 
     def _unjudged(
-        self, attempt: Attempt, bases: Mapping[dt.date, Basis], deliveries: Mapping[dt.date, tuple[str, ...]]
+        self, attempt: Attempt, bases: Mapping[dt.date, Basis], behind: Mapping[dt.date, Behind], parts: str
     ) -> list[DayEvidence]:
         """The evidence of an attempt's shadow: its files and its basis, without verdicts."""
         files = self.tables[attempt.dataset].shadow_files(attempt.folder, attempt.days)
@@ -172,7 +172,8 @@ class Pipeline(Landing):
         return [
             DayEvidence(
                 attempt.unit, attempt.number, attempt.dataset, day, basis, tuple(files.get(day, ())),
-                DayMeasurement(day, NOTHING, NOTHING, NOTHING, SourceState()), (), at, deliveries=deliveries[day],
+                DayMeasurement(day, NOTHING, NOTHING, NOTHING, SourceState()), (), at,
+                deliveries=behind[day].deliveries, references=behind[day].references, parts=parts,
             )
             for day, basis in bases.items()
         ]  # fmt: skip

@@ -141,7 +141,7 @@ class DeliveryCommands:
         if not wanted:
             raise ArgumentError(f"{name}: no delivery in force fits {chosen}; see: backfill deliveries {name}")
         if loaded.dataset.extract is not None:
-            # What comes back the same is in raw already, and no day that was built from it is outdated.
+            # What comes back the same is in raw already, and no day that was built from it is stale.
             self.pipeline.extract(name, days)
             return self._done(name, self.pipeline.land_what_is_there(spark, name, days, extracted=days).new)
         there = {(f.day, f.path): f for f in discover(loaded, self.pipeline.layout, days)}

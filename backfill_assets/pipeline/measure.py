@@ -306,7 +306,7 @@ class Neighbours:
 
     def around(self, batch: Mapping[dt.date, Sides], built: Files, published: Files) -> Around:
         """All that the days around the batch say about it; for `built` and `published` see `null_rises`."""
-        # Read first: what is checked from here on makes the answer outdated.
+        # Read first: what is checked from here on makes the answer out of date.
         beside = self.checked_beside(batch)
         return Around(beside, self.seams(batch), self.null_rises(built, published))
 

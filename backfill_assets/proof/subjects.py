@@ -17,7 +17,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.evidence.inputs import force_by_day
 from backfill_assets.evidence.known_deliveries import KnownDeliveries
-from backfill_assets.evidence.outdated import UpstreamPlaces
+from backfill_assets.evidence.relaunches import UpstreamPlaces
 from backfill_assets.warehouse import OnWarehouse
 
 Days = tuple[dt.date, ...]

@@ -53,7 +53,7 @@ def test_a_supplier_who_sends_corrects_and_takes_back(shop: Shop) -> None:
 
     # This launches what a daemon would launch.
     taken_out = shop.run("bash", "-euc", withdraws.replace("backfill refresh sales\n", ""))
-    assert f"sales {D2}: not built from the deliveries in force" in taken_out.stdout, (
+    assert f"sales {D2}: bring up to date: backfill refresh sales" in taken_out.stdout, (
         taken_out.stdout + taken_out.stderr
     )
     refuses(shop.launch("sales", D2), f"{D2} source_present: expected")

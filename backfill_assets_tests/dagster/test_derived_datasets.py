@@ -78,9 +78,18 @@ def test_an_upstream_released_alone_leaves_its_downstream_behind_until_it_is_ref
     assert lab.finished(alone) == "COMPLETED_SUCCESS", lab.failures(alone)
 
     assert amounts(lab, "trip_totals", FEBRUARY) == dict.fromkeys(FEBRUARY, 20)
-    status = json.loads(lab.backfill("status", "--json").stdout)
-    assert status["outdated"] == [
-        {"dataset": "trip_totals", "days": [str(day) for day in changed], "upstream": ["trips"], "references": []}
+    status = json.loads(lab.backfill("status", "trip_totals", "--json").stdout)
+    days = [str(day) for day in changed]
+    assert status["stale"] == [
+        {
+            "dataset": "trip_totals",
+            "days": days,
+            "causes": {"upstream": days},
+            "files": [],
+            "gone": [],
+            "unknown": [],
+            "problems": [],
+        }
     ]
     assert _up_to_date(lab, FEBRUARY) == {FEBRUARY[0]: True, **dict.fromkeys(changed, False)}
 
@@ -98,10 +107,10 @@ def test_an_upstream_released_alone_leaves_its_downstream_behind_until_it_is_ref
     )
     assert lab.finished(again) == "COMPLETED_SUCCESS", lab.failures(again)
     assert amounts(lab, "trip_totals", FEBRUARY) == {FEBRUARY[0]: 20, **dict.fromkeys(changed, 60)}
-    assert json.loads(lab.backfill("status", "--json").stdout)["outdated"] == []
+    assert json.loads(lab.backfill("status", "trip_totals", "--json").stdout)["stale"] == []
     assert _up_to_date(lab, FEBRUARY) == dict.fromkeys(FEBRUARY, True)
-    nothing = lab.backfill("refresh")
-    assert "nothing is outdated" in nothing.stdout
+    nothing = lab.backfill("refresh", "trip_totals")
+    assert "nothing is stale" in nothing.stdout
 
 
 def test_a_downstream_that_fails_keeps_its_upstream_from_being_released(lab: Lab) -> None:

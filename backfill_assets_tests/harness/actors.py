@@ -15,7 +15,7 @@ from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.errors import EngineError
 from backfill_assets.core.unit import Unit
 from backfill_assets.delta.reading import add_actions
-from backfill_assets.evidence.basis import ContentFingerprints, CurrentBasis
+from backfill_assets.evidence.basis import Behind, ContentFingerprints, CurrentBasis
 from backfill_assets_tests.harness.specifications import NAME
 from backfill_assets_tests.harness.tables import content, fingerprint
 
@@ -53,8 +53,8 @@ class SetBasis:
     def inputs(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         return {d: self.changed.get((name, d), "as delivered") for d in days}
 
-    def deliveries(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, tuple[str, ...]]:  # noqa: ARG002  # none has any
-        return dict.fromkeys(days, ())
+    def behind(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, Behind]:
+        return {d: Behind(inputs) for d, inputs in self.inputs(name, days).items()}
 
     def upstream(self, name: str, days: Collection[dt.date], unit: Unit | None = None) -> Mapping[dt.date, str]:  # noqa: ARG002  # none has one
         return dict.fromkeys(days, "")

@@ -26,6 +26,7 @@ from backfill_assets.core.measured import NOTHING, ROW_COUNT, DayMeasurement, Si
 from backfill_assets.core.release import layout_digest
 from backfill_assets.core.unit import Attempt, AttemptState, LateData, Launch, ReleaseMode, Unit
 from backfill_assets.dataset.loaded import Catalog
+from backfill_assets.dataset.parts import code_parts
 from backfill_assets.delta.releases_table import ReleasesTable
 from backfill_assets.delta.stored_tables import StoredTables
 from backfill_assets.delta.table import PublishedTable
@@ -207,11 +208,13 @@ class World:
         active = self.tables[name].active(days)
         files = self.tables[name].shadow_files(attempt.folder, days)
         published = content(self.homes[name])
+        known = isinstance(self.basis, CurrentBasis)
+        parts = self.ledger.add_code(name, code_parts(self.basis.datasets[name])) if known else ""
         evidence = []
         for d in days:
-            digest = layout_digest(active.get(d, ()))
+            digest, behind = layout_digest(active.get(d, ())), self.basis.behind(name, [d])[d]
             basis = Basis(
-                self.basis.inputs(name, [d])[d],
+                behind.inputs,
                 self.basis.code(name),
                 unit.contract.of(name).hash,
                 digest,
@@ -235,7 +238,9 @@ class World:
                     measured,
                     verdicts,
                     self.clock.now(),
-                    deliveries=self.basis.deliveries(name, [d])[d],
+                    deliveries=behind.deliveries,
+                    references=behind.references,
+                    parts=parts,
                 )
             )
         self.ledger.add_evidence(attempt.number, evidence)

@@ -57,7 +57,7 @@ def test_each_day_of_a_month_is_built_from_its_rows_in_the_file_of_the_month(kit
     assert refused[f"{D3} corrupt_rows"].found == "0 unreadable, 1 of another day, of 3 rows"
     assert any("of another day" in str(row) for row in refused[f"{D4} corrupt_rows"].sample)
 
-    # The file grows: the published day of March is outdated, those of February are not.
+    # The file grows: the published day of March is stale, those of February are not.
     deliver(kit, "202403", f"{D3},1,a,10,3.50", f"{D4},1,a,10,4.00", hour=3)
     assert application.pipeline.days_to_land("trips", (D1, D2, D3, D4)) == (D3, D4)
     unit = built(application, kit.spark, "trips", (D3, D4), {"fee": "any"})

@@ -20,7 +20,7 @@ from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.reading import reading_of
 from backfill_assets.dataset.sources import Format, OnMissing, Reference
 from backfill_assets.evidence.late_deliveries import LateDeliveries
-from backfill_assets.evidence.outdated import OutdatedDays
+from backfill_assets.evidence.stale import StaleCause, Staleness
 from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.location import State
 from backfill_assets.storage.sources import discover
@@ -232,28 +232,29 @@ def test_a_new_reference_is_no_late_delivery(inbox: Inbox, tmp_path: Path) -> No
     assert inbox.days() == []
 
 
-def test_days_that_were_built_from_other_references_are_outdated(inbox: Inbox, tmp_path: Path) -> None:
+def test_days_that_were_built_from_other_references_are_stale(inbox: Inbox, tmp_path: Path) -> None:
     cities = Reference(format=Format.csv, path="cities.csv", columns={"city": "string"})
     file = path_of(layout(tmp_path).sources) / "cities.csv"
     file.write_text("city\nParis\n", encoding="utf-8")
     inbox.says(references={"cities": cities})
-    outdated = OutdatedDays(inbox.warehouse, inbox.basis)
+    staleness = Staleness(inbox.warehouse, inbox.basis)
+
+    def stale(cause: StaleCause = StaleCause.reference) -> tuple[dt.date, ...]:
+        return staleness.of("sales").by_cause.get(cause, ())
+
     inbox.world.released({D1: [1], D2: [2]})
     # The third day was built before there was a reference.
-    assert (outdated.of("sales").days, outdated.of("sales").causes) == (
-        (D3,),
-        "reference file or reading of the source",
-    )
+    assert (stale(), stale(StaleCause.contract)) == ((), (D3,))
     file.write_text("city\nRoma\n", encoding="utf-8")
-    assert outdated.of("sales").days == (D1, D2, D3)
+    assert stale() == (D1, D2)
     inbox.world.released({D1: [1]})
-    assert [one.days for one in outdated.all()] == [(D2, D3)]
-    # A new delivery is different: the day is late.
+    assert [one.days for one in staleness.all(among={StaleCause.reference})] == [(D2,)]
     inbox.deliver(D2, "id\n2\n")
     inbox.land(D2)
-    assert outdated.of("sales").days == (D3,)
+    assert (stale(), stale(StaleCause.source)) == ((D2,), (D2,))
     file.unlink()
-    assert outdated.of("sales").days == ()
+    # Building a day reports the file; that there is another delivery is known without it.
+    assert (stale(), stale(StaleCause.source)) == ((), (D2,))
 
 
 def test_a_landing_that_began_before_a_release_and_ended_after_it_is_late_whatever_the_times_say(inbox: Inbox) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.core.unit import Hold
-from backfill_assets.evidence.outdated import LeftOut, Outdated, Refresh, Relaunch, Relaunches
+from backfill_assets.evidence.relaunches import LeftOut, Refresh, Relaunch, Relaunches
+from backfill_assets.evidence.stale import StaleCause, StaleDays
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.unit.evidence.test_upstream import Shop
@@ -50,7 +51,7 @@ def test_a_unit_whose_downstream_looks_back_is_resumed_within_its_own_days(tmp_p
     shop.world.build(unit, "sales", {D2: [2]})
     shop.world.build(unit, "totals", amounts)
     shop.world.publisher().release(unit.id)
-    assert shop.outdated.all() == ()
+    assert shop.staleness.all() == ()
     shop.world.close()
 
 
@@ -68,27 +69,31 @@ def test_days_that_a_dataset_of_the_unit_does_not_have_are_launched_without_it(c
     assert plans == (Relaunch(("zones",), (D1,)), Relaunch(("zones", "sales"), (D2,)), Relaunch(("sales",), (D3,)))
 
 
+def left_behind(name: str, *days: dt.date) -> StaleDays:
+    return StaleDays(name, dict.fromkeys(days, frozenset({StaleCause.upstream})))
+
+
 def _published(world: World, name: str, *days: dt.date) -> None:
     world.released({date: [1] for date in days}, name)
 
 
-def test_outdated_days_take_the_published_days_downstream_along_and_no_others(chain: World) -> None:
+def test_stale_days_take_the_published_days_downstream_along_and_no_others(chain: World) -> None:
     _published(chain, "sales", D1, D2, D3)
     plans = _plans(chain)
-    left_behind = (Outdated("sales", (D1, D2, D3), ("zones",)),)
-    assert plans.of_outdated(left_behind).launches == (Relaunch(("sales",), (D1, D2, D3)),)
+    behind = (left_behind("sales", *(D1, D2, D3)),)
+    assert plans.of_stale(behind).launches == (Relaunch(("sales",), (D1, D2, D3)),)
     _published(chain, "areas", D1, D4)
-    assert plans.of_outdated(left_behind).launches == (
+    assert plans.of_stale(behind).launches == (
         Relaunch(("sales", "areas"), (D1,)),
         Relaunch(("sales",), (D2, D3)),
     )
 
 
-def test_each_outdated_dataset_is_launched_over_its_own_days(chain: World) -> None:
+def test_each_stale_dataset_is_launched_over_its_own_days(chain: World) -> None:
     _published(chain, "sales", D1, D2)
     _published(chain, "areas", D3, D4)
-    found = (Outdated("sales", (D1,), ("zones",)), Outdated("areas", (D4,), ("sales",)))
-    assert _plans(chain).of_outdated(found).launches == (Relaunch(("sales",), (D1,)), Relaunch(("areas",), (D4,)))
+    found = (left_behind("sales", *(D1,)), left_behind("areas", *(D4,)))
+    assert _plans(chain).of_stale(found).launches == (Relaunch(("sales",), (D1,)), Relaunch(("areas",), (D4,)))
 
 
 def test_days_on_hold_are_left_out_and_nothing_is_taken_along_past_them(chain: World) -> None:
@@ -97,9 +102,9 @@ def test_days_on_hold_are_left_out_and_nothing_is_taken_along_past_them(chain: W
     hold = Hold(("sales", D1), "wrong", "ada", chain.clock.now())
     chain.ledger.hold([hold, Hold(("sales", D4), "nobody asks for it", "ada", chain.clock.now())])
     out = LeftOut(hold.target, reason="wrong")
-    found = _plans(chain).of_outdated([Outdated("zones", (D1, D2), ())])
+    found = _plans(chain).of_stale([left_behind("zones", *(D1, D2))])
     assert found == Refresh((Relaunch(("zones",), (D1,)), Relaunch(NAMES, (D2,))), (out,))
-    found = _plans(chain).of_outdated([Outdated("sales", (D1,), ("zones",)), Outdated("areas", (D1,), ("sales",))])
+    found = _plans(chain).of_stale([left_behind("sales", *(D1,)), left_behind("areas", *(D1,))])
     assert found == Refresh((Relaunch(("areas",), (D1,)),), (out,))
 
 
@@ -108,6 +113,6 @@ def test_days_of_an_open_unit_are_left_out_even_on_hold_and_nothing_is_taken_alo
         _published(chain, name, D1, D2)
     unit = chain.open_unit({"sales": (D1,)})
     chain.ledger.hold([Hold(("sales", D1), "wrong", "ada", chain.clock.now())])
-    found = _plans(chain).of_outdated([Outdated("zones", (D1, D2), ())])
+    found = _plans(chain).of_stale([left_behind("zones", *(D1, D2))])
     out = LeftOut(("sales", D1), resume=unit.id, reason="wrong")
     assert found == Refresh((Relaunch(("zones",), (D1,)), Relaunch(NAMES, (D2,))), (out,))

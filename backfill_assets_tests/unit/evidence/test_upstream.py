@@ -16,8 +16,9 @@ from backfill_assets.core.errors import EvidenceError, LedgerError, RollbackErro
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
-from backfill_assets.evidence.outdated import OutdatedDays, UpstreamPlaces, absent_before
 from backfill_assets.evidence.readiness import Blocker
+from backfill_assets.evidence.relaunches import UpstreamPlaces, absent_before
+from backfill_assets.evidence.stale import Staleness
 from backfill_assets.pipeline.frames import require_declared_columns
 from backfill_assets.pipeline.measure import rows_on
 from backfill_assets_tests.harness.actors import TwoChecks
@@ -44,7 +45,7 @@ class Shop:
         warehouse = replace(self.world.warehouse(), catalog=Catalog(self.loaded))
         self.world.basis = self.basis = TwoChecks(warehouse, self.world.fingerprints)
         self.places = UpstreamPlaces(warehouse)
-        self.outdated = OutdatedDays(warehouse, self.basis)
+        self.staleness = Staleness(warehouse, self.basis)
 
     def unit(self, *days: dt.date, names: tuple[str, ...] = ("sales", "totals")) -> Unit:
         return self.world.open_unit(dict.fromkeys(names, days))
@@ -103,38 +104,38 @@ def test_an_upstream_rebuilt_in_the_unit_makes_its_downstream_stale_there(shop: 
     assert shop.world.publisher().blockers(unit.id) == ()
 
 
-def test_datasets_released_together_are_not_outdated_and_an_upstream_released_alone_makes_them_so(shop: Shop) -> None:
+def test_datasets_released_together_are_not_stale_and_an_upstream_released_alone_makes_them_so(shop: Shop) -> None:
     shop.released({D1: [1], D2: [2]})
-    assert shop.outdated.of("totals").days == ()
+    assert shop.staleness.of("totals").days == ()
     shop.released({D2: [20]}, names=("sales",))
-    assert shop.outdated.of("totals").days == (D2,)
-    assert [o.dataset for o in shop.outdated.all()] == ["totals"]
+    assert shop.staleness.of("totals").days == (D2,)
+    assert [o.dataset for o in shop.staleness.all()] == ["totals"]
     shop.released({D2: [20]}, names=("totals",))
-    assert shop.outdated.all() == ()
+    assert shop.staleness.all() == ()
 
 
-def test_the_same_content_in_other_files_makes_nothing_outdated(shop: Shop) -> None:
+def test_the_same_content_in_other_files_makes_nothing_stale(shop: Shop) -> None:
     shop.released({D1: [1]})
     shop.released({D1: [1]}, names=("sales",))
-    assert shop.outdated.all() == ()
+    assert shop.staleness.all() == ()
 
 
-def test_a_rollback_of_the_upstream_makes_its_downstream_outdated(shop: Shop) -> None:
+def test_a_rollback_of_the_upstream_makes_its_downstream_stale(shop: Shop) -> None:
     shop.released({D1: [1]})
     second = shop.released({D1: [2]})
     (sales,) = shop.world.ledger.releases("sales", second.id)
     shop.world.rollback().execute(sales.manifest.release, "wrong")
-    assert shop.outdated.of("totals").days == (D1,)
+    assert shop.staleness.of("totals").days == (D1,)
     (totals,) = shop.world.ledger.releases("totals", second.id)
     shop.world.rollback().execute(totals.manifest.release, "wrong")
-    assert shop.outdated.all() == ()
+    assert shop.staleness.all() == ()
 
 
-def test_a_downstream_that_looks_back_is_outdated_after_its_own_day_as_well(tmp_path: Path) -> None:
+def test_a_downstream_that_looks_back_is_stale_after_its_own_day_as_well(tmp_path: Path) -> None:
     shop = Shop(tmp_path, lookback=1)
     shop.released({D1: [1], D2: [2], D3: [3]})
     shop.released({D1: [10]}, names=("sales",))
-    assert shop.outdated.of("totals").days == (D1, D2)
+    assert shop.staleness.of("totals").days == (D1, D2)
     shop.world.close()
 
 
@@ -157,12 +158,12 @@ def test_no_upstream_can_be_released_between_the_verification_and_the_commit(obs
 
     shop.world.publisher(meanwhile).release(unit.id)
     assert len(refused) == 1
-    assert shop.outdated.all() == ()
+    assert shop.staleness.all() == ()
     shop.world.publisher().release(rival.id)
-    assert shop.outdated.of("totals").days == (D1,)
+    assert shop.staleness.of("totals").days == (D1,)
     assert (shop.world.content("sales"), shop.world.content("totals")) == ({D1: [100]}, {D1: [1]})
     assert shop.world.doctor().examine() == ()
-    observed.found(refused[0].value, f"outdated after it was published: {D1}")
+    observed.found(refused[0].value, f"stale after it was published: {D1}")
 
 
 def test_a_unit_with_one_table_rolled_back_is_not_called_published(shop: Shop) -> None:
@@ -177,23 +178,23 @@ def test_a_unit_with_one_table_rolled_back_is_not_called_published(shop: Shop) -
     assert shop.world.content("sales") == {D1: [1], D2: [2]}
 
 
-def test_a_day_that_was_released_without_a_row_is_outdated_when_its_upstream_gets_some(shop: Shop) -> None:
+def test_a_day_that_was_released_without_a_row_is_stale_when_its_upstream_gets_some(shop: Shop) -> None:
     shop.released({D1: [1], D2: []})
-    assert shop.outdated.all() == ()
+    assert shop.staleness.all() == ()
     shop.released({D2: [5]}, names=("sales",))
-    assert shop.outdated.of("totals").days == (D2,)
-    assert shop.outdated.of("totals", (D1, D2)).days == (D2,)
+    assert shop.staleness.of("totals").days == (D2,)
+    assert shop.staleness.of("totals", days=(D1, D2)).days == (D2,)
     shop.released({D2: [5]}, names=("totals",))
-    assert shop.outdated.all() == ()
+    assert shop.staleness.all() == ()
 
 
-def test_a_day_that_was_built_without_a_row_and_never_released_is_not_outdated(shop: Shop) -> None:
+def test_a_day_that_was_built_without_a_row_and_never_released_is_not_stale(shop: Shop) -> None:
     shop.released({D1: [1]})
     unit = shop.unit(D2)
     shop.world.build(unit, "totals", {D2: []})
     shop.world.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
     shop.released({D2: [5]}, names=("sales",))
-    assert shop.outdated.all() == ()
+    assert shop.staleness.all() == ()
 
 
 def test_a_day_that_looks_back_reads_passed_days_of_its_unit_and_waits_for_the_others(tmp_path: Path) -> None:
@@ -285,55 +286,55 @@ def _rewritten(shop: Shop, name: str, data: dict[dt.date, list[int]]) -> None:
 
 
 @pytest.mark.faults
-def test_a_compacted_upstream_makes_nothing_stale_and_nothing_outdated(observed: Observed, shop: Shop) -> None:
+def test_a_compacted_upstream_makes_nothing_stale(observed: Observed, shop: Shop) -> None:
     observed.injected("somebody writes an upstream anew with the same rows")
     shop.released({D1: [1, 2], D2: [3]})
     unit = shop.unit(D1, D2, names=("totals",))
     shop.world.build(unit, "totals", {D1: [10], D2: [3]})
     _rewritten(shop, "sales", {D1: [2, 1], D2: [3]})
-    assert shop.outdated.all() == ()
+    assert shop.staleness.all() == ()
     assert shop.world.fingerprints.asked == []
     assert shop.world.publisher().blockers(unit.id) == ()
     assert shop.world.fingerprints.asked == [("sales", (D1, D2))]
     shop.world.publisher().release(unit.id)
-    assert shop.outdated.all() == ()
+    assert shop.staleness.all() == ()
     assert shop.world.fingerprints.asked == [("sales", (D1, D2))]
     assert (shop.world.content("sales"), shop.world.content("totals")) == ({D1: [1, 2], D2: [3]}, {D1: [10], D2: [3]})
     assert_only_the_rewriting_is_found(shop, 2)
-    observed.found("no day is stale or outdated, and the content was asked for once")
+    observed.found("no day is stale, and the content was asked for once")
 
 
 @pytest.mark.faults
-def test_foreign_rows_in_an_upstream_make_its_downstream_stale_and_outdated(observed: Observed, shop: Shop) -> None:
+def test_foreign_rows_in_an_upstream_make_its_downstream_stale(observed: Observed, shop: Shop) -> None:
     observed.injected("somebody writes other rows into an upstream")
     shop.released({D1: [1], D2: [2]})
     unit = shop.unit(D1, D2, names=("totals",))
     shop.world.build(unit, "totals", {D1: [1], D2: [2]})
     _rewritten(shop, "sales", {D1: [1, 1], D2: [9]})
     # Another number of rows is noticed immediately, other rows as soon as they have to be read.
-    assert shop.outdated.of("totals").days == (D1,)
+    assert shop.staleness.of("totals").days == (D1,)
     blockers = shop.world.publisher().blockers(unit.id)
     assert [(f.day, f.reason) for f in blockers] == [(D1, Blocker.upstream_moved), (D2, Blocker.upstream_moved)]
-    assert shop.outdated.of("totals").days == (D1, D2)
+    assert shop.staleness.of("totals").days == (D1, D2)
     # Rebuilt from the present content, they are released; the write outside of releases stays a finding.
     shop.world.build(unit, "totals", {D1: [1, 1], D2: [9]})
     shop.world.publisher().release(unit.id)
-    assert shop.outdated.all() == ()
+    assert shop.staleness.all() == ()
     assert shop.world.content("totals") == shop.world.content("sales") == {D1: [1, 1], D2: [9]}
     assert_only_the_rewriting_is_found(shop, 2)
     observed.found(*(f"{blocker.day} {blocker.reason}" for blocker in blockers))
 
 
-def test_a_compacted_day_in_the_middle_is_still_known_to_be_outdated(tmp_path: Path) -> None:
+def test_a_compacted_day_in_the_middle_is_still_known_to_be_stale(tmp_path: Path) -> None:
     chain = Chain(tmp_path)
     chain.released({D1: [1]}, ("zones", "sales", "areas"))
     home = chain.world.homes["sales"]
     write_deltalake(home, rows_of({D1: [1]}), mode="overwrite")
     chain.basis.upstream("areas", (D1,))
-    assert chain.outdated.all() == ()
+    assert chain.staleness.all() == ()
     chain.released({D1: [7]}, ("zones",))
-    assert [o.dataset for o in chain.outdated.all()] == ["sales"]
+    assert [o.dataset for o in chain.staleness.all()] == ["sales"]
     write_deltalake(home, rows_of({D1: [5]}), mode="overwrite")
     chain.basis.upstream("areas", (D1,))
-    assert [o.dataset for o in chain.outdated.all()] == ["areas"]
+    assert [o.dataset for o in chain.staleness.all()] == ["areas"]
     chain.world.close()

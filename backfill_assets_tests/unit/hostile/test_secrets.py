@@ -49,7 +49,8 @@ COMMANDS = (
     "status", "status --json", "status nobody --json", "releases --json", "doctor --json", "history sales --json",
     "path sales --json", "sweep --dry-run --json", "plan fix.yaml --json", "plan fix.yaml", "validate fix.yaml", "list --json",
     "status tax-fix --json", "spark status", "spark stop", "sql SELECT", "publish tax-fix", "approve tax-fix --evidence x",
-    "refresh", "reconcile", "hold list sales", "report --index", "report tax-fix", "metrics --json", "diff-history --models HEAD",
+    "refresh", "stale", "stale --json", "reconcile", "hold list sales",
+    "report --index", "report tax-fix", "metrics --json", "diff-history --models HEAD",
 )  # fmt: skip
 
 

@@ -74,6 +74,7 @@ def filled(tmp_path: Path, clock: FixedClock) -> Ledger:
     ledger.add_deliveries([one, other])
     ledger.change_deliveries([other], Deed.withdrawn, "ada", "wrong file")
     ledger.add_staged([StagedDay("flights", march(1)[0], "i", "c", 7)])
+    ledger.add_code("flights", {"code": "d1"})
     fill_campaigns(ledger)
     ledger.hold([a_hold(march(20)[0])])
     ledger.intend(a_manifest("rel_1", march(11), "u_b_2"))

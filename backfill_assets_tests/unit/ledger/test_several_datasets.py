@@ -57,10 +57,15 @@ def test_the_content_of_every_measured_layout_stays_known(ledger: Ledger) -> Non
         measured = replace(evidence.measured, shadow=shadow)
         deliveries = tuple(f"d{i}" for i in range(number))
         built = replace(evidence, shadow_files=files, measured=measured, basis=basis, deliveries=deliveries)
+        built = replace(built, references={"cities": fingerprint}, parts=f"p{number}")
         ledger.add_evidence(attempt.number, [built])
         layouts.append(layout_digest(files))
-    assert ledger.contents("flights", {date: layouts[0]}) == {date: Content("one", "from one", "i", ("d0",))}
-    assert ledger.contents("flights", {date: layouts[1]}) == {date: Content("two", "from two", "i", ("d0", "d1"))}
+    assert ledger.contents("flights", {date: layouts[0]}) == {
+        date: Content("one", "from one", "i", ("d0",), {"cities": "one"}, "p1")
+    }
+    assert ledger.contents("flights", {date: layouts[1]}) == {
+        date: Content("two", "from two", "i", ("d0", "d1"), {"cities": "two"}, "p2")
+    }
     assert ledger.contents("flights", {date: "of somebody else"}) == {}
     assert ledger.contents("orders", {date: layouts[0]}) == {}
     assert ledger.contents("flights", {}) == {}
@@ -70,13 +75,21 @@ def test_measurements_of_foreign_files_are_stored_and_replace_no_known_content(
     ledger: Ledger,
 ) -> None:
     first, second = march(1, 2)
-    ledger.add_contents(
-        "flights", {first: ("moved", Content("one", "from one", "i")), second: ("x", Content("two", ""))}
-    )
+    known = Content("one", "from one", "i", ("d0",), {"cities": "one"}, "c")
+    ledger.add_contents("flights", {first: ("moved", known), second: ("x", Content("two", ""))})
     ledger.add_contents("flights", {first: ("moved", Content("other", UNKNOWN_ORIGIN))})
     found = ledger.contents("flights", {first: "moved", second: "x"})
-    assert found == {first: Content("one", "from one", "i"), second: Content("two", "", None)}
+    assert found == {first: known, second: Content("two", "", None)}
     ledger.add_contents("flights", {})
+
+
+def test_the_parts_of_code_are_kept_once_by_what_they_are(ledger: Ledger) -> None:
+    assert ledger.codes("flights") == {}
+    first = ledger.add_code("flights", {"code": "d1", "checks": "d2"})
+    assert ledger.add_code("flights", {"checks": "d2", "code": "d1"}) == first
+    second = ledger.add_code("flights", {"code": "d3"})
+    ledger.add_code("orders", {"code": "d4"})
+    assert ledger.codes("flights") == {first: {"code": "d1", "checks": "d2"}, second: {"code": "d3"}}
 
 
 def test_evidence_may_be_asked_for_by_dataset_and_days(ledger: Ledger) -> None:

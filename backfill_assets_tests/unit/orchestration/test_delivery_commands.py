@@ -101,15 +101,16 @@ def test_a_wrong_file_is_withdrawn_and_taken_back_and_its_published_days_are_fou
     house.released({D1: [1], D2: [2]})
     basis = house.application.basis
     before = basis.inputs("sales", (D1, D2))
-    assert json.loads(run("status", "--json"))["moved"] == {}
+    assert json.loads(run("status", "--json"))["stale"] == []
     said = run("withdraw", "sales", FILE, "--reason", "of another shop")
     assert "withdrawn: 1 file" in said
     assert f"published as before: {D1}; build them again with: backfill refresh sales" in said
     assert shown() == [("no", "as landed", "withdrawn")]
     now = basis.inputs("sales", (D1, D2))
     assert (now[D1] != before[D1], now[D2] == before[D2]) == (True, True)
-    assert json.loads(run("status", "--json"))["moved"] == {"sales": [str(D1)]}
-    assert f"sales {D1}: not built from the deliveries in force" in run("status")
+    (stale,) = json.loads(run("status", "--json"))["stale"]
+    assert (stale["dataset"], stale["causes"]) == ("sales", {"source": [str(D1)]})
+    assert f"sales {D1}: bring up to date: backfill refresh sales; see: backfill deliveries sales" in run("status")
     assert [late.day for late in house.application.late_deliveries.of("sales")] == [D1]
     run("refresh", "sales")
     assert dagster.asked()[0][1] == [str(D1)]
@@ -157,15 +158,14 @@ def test_days_that_were_rolled_back_are_not_refreshed_until_the_hold_is_lifted(h
     run("rollback", release.manifest.release, "--reason", "model is wrong")
     lift = f"backfill hold lift sales {D1}"
     held = rf"sales {D1} \(on hold: model is wrong\): {{}}\. Refresh would publish again .*{lift}\n"
-    built = "not built from the deliveries in force; see: backfill deliveries sales"
     said = run("status")
-    assert re.search(held.format(built), said)
-    assert "then: backfill refresh" not in said
+    assert re.search(held.format("stale because of source"), said)
+    assert "bring up to date" not in said
     assert re.search(held.format("left out"), run("refresh", "sales"))
     assert dagster.taken == []
     assert [hold.target for hold in house.world.ledger.holds("sales")] == [("sales", D1)]
     run(*shlex.split(lift)[1:])
-    assert f"{built}, then: backfill refresh sales" in run("status")
+    assert f"sales {D1}: bring up to date: backfill refresh sales" in run("status")
     run("refresh")
     assert [asked for _, asked in dagster.asked()] == [[str(D1)]]
 
@@ -178,14 +178,13 @@ def test_days_of_an_open_unit_are_not_refreshed_but_resumed(house: House, dagste
     land(house)
     unit = house.world.open_unit({"sales": [D1]})
     resume = f"See: backfill status {unit.id}\n"
-    built = f"sales {D1} (in an open unit): not built from the deliveries in force; see: backfill deliveries sales"
     said = run("status")
-    assert f"{built}. {resume}" in said
+    assert f"sales {D1} (in an open unit): stale because of source. {resume}" in said
     assert "backfill refresh" not in said
     assert f"sales {D1} (in an open unit): left out. {resume}" in run("refresh")
     assert dagster.taken == []
     run("discard", unit.id)
-    assert "then: backfill refresh sales" in run("status")
+    assert "bring up to date: backfill refresh sales" in run("status")
 
 
 def test_impossible_arguments_are_refused(house: House) -> None:
@@ -243,7 +242,7 @@ def test_the_worked_case_of_the_documents_does_what_it_says(
     assert "superseded" in corrected
     assert "came again" in again
     assert "withdrawn: 1 file" in withdrawn
-    assert f"sales {D1}: not built from the deliveries in force" in status
+    assert f"sales {D1}: bring up to date: backfill refresh sales" in status
     assert [asked for _, asked in dagster.asked()] == [[str(D1)]]
     assert "restored: 1 file" in back
-    assert json.loads(run("status", "--json"))["moved"] == {}
+    assert json.loads(run("status", "--json"))["stale"] == []

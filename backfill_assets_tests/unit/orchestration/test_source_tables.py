@@ -86,14 +86,21 @@ def test_status_names_days_that_moved_and_days_that_are_gone_and_the_doctor_find
     write_deltalake(home, pa.table({"day": pa.array([D2], pa.date32()), "id": [9]}), mode="append")
     KnownDeliveries(application.warehouse, reader).of("events", DAYS)
     found = json.loads(run("status", "--json"))
-    assert found["moved"]["events"] == [str(D2)]
+    assert [(one["dataset"], one["causes"]) for one in found["stale"]] == [("events", {"source": [str(D2)]})]
     assert found["gone"]["events"] == [str(D1)]
     said = " ".join(run("status").split())
-    assert f"events {D1}: gone from the source table; they stay published, and cannot be built again" in said
-    moved = f"events {D2}: not built from the rows that its source table has now, bring them up to date: backfill refresh events"
-    assert moved in said
+    assert f"events {D1}: gone from the source table; they cannot be built again" in said
+    assert f"events {D2}: bring up to date: backfill refresh events" in said
     assert "backfill deliveries events" not in said
     assert "events" not in run("doctor", "--json")
+    file = application.datasets["events"].folder / "fact.sql"
+    file.write_text(f"{file.read_text()} WHERE id > 0", encoding="utf-8")
+    (stale,) = json.loads(run("stale", "events", "--json"))
+    assert stale["causes"] == {"source": [str(D2)], "code": [str(D1), str(D2), str(D3)]}
+    assert stale["gone"] == [str(D1)]
+    said = " ".join(run("stale", "events").split())
+    assert f"events {D2}..{D3}: bring up to date: backfill refresh events --because source,code" in said
+    assert f"events {D1}: gone from the source table; they cannot be built again" in said
 
 
 def test_a_new_specification_begins_at_staging(house: House, tmp_path: Path) -> None:

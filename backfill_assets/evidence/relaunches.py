@@ -1,25 +1,23 @@
-"""Finds published days whose upstreams or references changed, and plans their launches."""
+"""Finds where upstream days are, and plans the launches that build missing or stale days."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
-from backfill_assets.core.days import ONE_DAY, day_range, format_days
-from backfill_assets.core.errors import EvidenceError, SourceError, StorageError
+from backfill_assets.core.days import ONE_DAY, format_days
+from backfill_assets.core.errors import EvidenceError
 from backfill_assets.core.evidence import DatasetDay
-from backfill_assets.core.release import layout_digest
-from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, Unit
+from backfill_assets.core.unit import Unit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.basis import PUBLISHED, CurrentBasis, UpstreamDays, published_among
+from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays, published_among
+from backfill_assets.evidence.stale import StaleDays
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.warehouse import OnWarehouse
 
 Days = tuple[dt.date, ...]
-_EMPTY: Final = layout_digest(())
 
 
 @dataclass(frozen=True)
@@ -80,80 +78,6 @@ def absent_before(
     return found
 
 
-@dataclass(frozen=True)
-class Outdated:
-    """Published days of a dataset that were built from other upstream content or references than the current ones.
-
-    `references` are those of the `days` that are outdated only because of reference files, golden sources or readings.
-    """
-
-    dataset: str
-    days: Days
-    upstream: tuple[str, ...]
-    references: Days = ()
-
-    @property
-    def causes(self) -> str:
-        """Text of what changed: upstreams, the reference files, or both."""
-        above = self.upstream if len(self.days) > len(self.references) else ()
-        return ", ".join([*above, *(["reference file or reading of the source"] if self.references else [])])
-
-
-@dataclass(frozen=True)
-class OutdatedDays(OnWarehouse):
-    """Finds published days whose upstreams or references changed; reads only logs, the ledger and reference files."""
-
-    basis: CurrentBasis
-
-    def of(self, name: str, days: Sequence[dt.date] | None = None) -> Outdated:
-        """The outdated days of one dataset, among `days` or all that are published.
-
-        Leaves out days whose files this project did not build, because their origin is unknown. Reads no rows: an
-        upstream whose files another writer wrote counts as changed if its number of rows differs.
-        """
-        dataset = self.datasets[name].dataset
-        upstream = tuple(dataset.upstream)
-        if not (upstream or dataset.references) or not self.tables[name].exists():
-            return Outdated(name, (), upstream)
-        active = self.tables[name].active(days)
-        filled = {day: layout_digest(files) for day, files in active.items() if files}
-        asked = self._history(name, filled) if days is None else days
-        empty = dict.fromkeys((day for day in asked if day not in filled), _EMPTY)
-        built = self.ledger.contents(name, {**filled, **empty})
-        now = self.basis.supposed_upstream(name, tuple(built))
-        behind = {day for day, content in built.items() if content.upstream not in {now[day], UNKNOWN_ORIGIN}}
-        referring = self._referring(name, built) - behind
-        behind |= referring
-        # An attempt that was never released may also have built a day without rows.
-        behind &= filled.keys() | published_among(self.ledger, self.tables[name], name, behind - filled.keys())
-        return Outdated(name, tuple(sorted(behind)), upstream, tuple(sorted(behind & referring)))
-
-    def _referring(self, name: str, built: Mapping[dt.date, Content]) -> set[dt.date]:
-        """The days whose inputs changed although their deliveries did not: so their references changed."""
-        known = {day: one for day, one in built.items() if one.inputs is not None and one.deliveries is not None}
-        if not known or not self.datasets[name].dataset.references:
-            return set()
-        try:
-            inputs, deliveries = self.basis.inputs(name, known), self.basis.deliveries(name, known)
-        except (SourceError, StorageError):
-            # A file is missing, or cannot be reached: building a day reports it.
-            return set()
-        same = {day for day, one in known.items() if one.deliveries == deliveries[day]}
-        return {day for day in same if known[day].inputs != inputs[day]}
-
-    def _history(self, name: str, filled: Collection[dt.date]) -> Days:
-        """The days that may have been released without rows: up to the newest day of the dataset or an upstream."""
-        dataset = self.datasets[name].dataset
-        tables = (self.tables[above] for above in dataset.upstream)
-        newest = (max(table.active(), default=dataset.start) for table in tables if table.exists())
-        return day_range(dataset.start, max([*newest, *filled], default=dataset.start))
-
-    def all(self, names: Iterable[str] | None = None) -> tuple[Outdated, ...]:
-        """The outdated days of every dataset that has any, by default among all datasets."""
-        found = (self.of(name) for name in (self.datasets if names is None else names))
-        return tuple(one for one in found if one.days)
-
-
 _Need = dict[str, set[dt.date]]
 
 
@@ -179,7 +103,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Refresh:
-    """The launches that bring outdated days up to date, and the outdated days that are left out."""
+    """The launches that build stale days again, and the stale days that are left out."""
 
     launches: tuple[Relaunch, ...]
     left_out: tuple[LeftOut, ...]
@@ -205,16 +129,16 @@ class Relaunches(OnWarehouse):
         days = set().union(*need.values())
         return self._rectangles({name: days & set(unit.targets[name]) for name in need})
 
-    def of_outdated(self, outdated: Iterable[Outdated]) -> Refresh:
-        """The launches that update outdated days, with the published days of the same date that are built from them.
+    def of_stale(self, stale: Iterable[StaleDays]) -> Refresh:
+        """The launches that build stale days again, with the published days of the same date that are built from them.
 
-        Days that only look back at them become outdated when these are released, not before. Leaves out days on hold
+        Days that only look back at them become stale when these are released, not before. Leaves out days on hold
         and of open units, and days that would be launched only because they are built from those.
         """
         upstreams = self.catalog.upstreams
         found: _Need = {}
-        for one in outdated:
-            found.setdefault(one.dataset, set()).update(one.days)
+        for one in stale:
+            found.setdefault(one.dataset, set()).update(one.refreshable)
         plans: list[Relaunch] = []
         left_out: list[LeftOut] = []
         for group in self.catalog.groups:

@@ -1,0 +1,143 @@
+"""The command that shows which published days would come out differently today, and why; and what it shares with others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date
+from typing import Annotated, Final
+
+import typer
+
+from backfill_assets.application import Application
+from backfill_assets.cli.output import Json, as_json, say, table, warn
+from backfill_assets.core.days import day_range, days_argument, format_days
+from backfill_assets.core.errors import ArgumentError
+from backfill_assets.core.text import in_words, visible
+from backfill_assets.evidence.relaunches import LeftOut
+from backfill_assets.evidence.stale import DATA, StaleCause, StaleDays
+
+_MOST_FILES: Final = 3
+Because = Annotated[
+    str, typer.Option(metavar="CAUSE,…", help=f"Only days that are stale because of these: {', '.join(StaleCause)}.")
+]
+
+
+def stale(
+    dataset: Annotated[str, typer.Argument(help="A dataset; by default, all.")] = "",
+    because: Because = "",
+    json: Json = False,
+) -> None:
+    """Show which published days would come out differently if they were built today, or might, and why.
+
+    backfill stale flights
+    backfill stale --because code,columns
+
+    It compares what each day was built from with what it would be built from now, and reads no rows. Comments and
+    descriptions do not count.
+    """
+    application = Application.from_env()
+    names = [application.dataset(dataset).name] if dataset else sorted(application.datasets)
+    found = [application.staleness.of(name, causes_of(because), look=True) for name in names]
+    if json:
+        as_json([stale_as_json(one) for one in found])
+        return
+    show_stale(application, found)
+    for one in found:
+        if one.files:
+            paths = sorted({file for files in one.files.values() for file in files})
+            more = f" and {len(paths) - _MOST_FILES} more" if len(paths) > _MOST_FILES else ""
+            say(f"{one.dataset}: not landed yet: {', '.join(map(visible, paths[:_MOST_FILES]))}{more}")
+        if one.unknown:
+            say(
+                f"{one.dataset} {format_days(one.unknown, most=3)}: it is not known which code built these days; to compare their "
+                f"rows with those of today's models: backfill diff-history --models HEAD --dataset {one.dataset} --partitions DAYS"
+            )
+    if not any(one.days or one.unknown or one.problems for one in found):
+        say(
+            f"nothing is stale because of {because}"
+            if because
+            else "nothing is stale: all published days are as built today"
+        )
+
+
+def causes_of(text: str) -> frozenset[StaleCause]:
+    """The causes that `--because` names; all of them if it is empty.
+
+    Raises:
+        ArgumentError: there is no such cause.
+    """
+    named = [word.strip() for word in text.split(",")] if text else list(StaleCause)
+    if unknown := [word for word in named if word not in {*StaleCause}]:
+        raise ArgumentError(
+            f"--because {visible(unknown[0])!r}: there is no such cause; choose some of: {', '.join(StaleCause)}"
+        )
+    return frozenset(StaleCause(word) for word in named)
+
+
+def show_stale(application: Application, found: Iterable[StaleDays]) -> None:
+    """Print the stale days of datasets by cause, how to bring them up to date, and what could not be compared."""
+    stale = tuple(found)
+    rows = [
+        (one.dataset, cause.value, format_days(days, most=3), cause.words)
+        for one in stale
+        for cause, days in one.by_cause.items()
+    ]
+    if rows:
+        title = "Stale: published days that would come out differently, or might"
+        table(("dataset", "because of", "days", "what changed"), rows, title)
+    for one in stale:
+        out = application.relaunches.left_out(one.dataset, one.refreshable)
+        if free := [day for day in one.refreshable if day not in out]:
+            _say_next(application, one, free)
+        if one.gone:
+            say(
+                f"{one.dataset} {format_days(one.gone, most=3)}: gone from the source table; they cannot be built again"
+            )
+        for causes in sorted({one.causes[day] for day in out}, key=sorted):
+            same = [left for day, left in out.items() if one.causes[day] == causes]
+            say_left_out(same, f"stale because of {in_words(sorted(causes))}")
+        for problem in one.problems:
+            warn(f"{one.dataset} could not be compared: {problem}")
+
+
+def _say_next(application: Application, stale: StaleDays, days: Sequence[date]) -> None:
+    name, causes = stale.dataset, stale.by_cause
+    because = "" if DATA.issuperset(causes) else f" --because {','.join(causes)}"
+    looks = StaleCause.source in causes and application.dataset(name).lands_files
+    see = f"; see: backfill deliveries {name}" if looks else ""
+    say(f"{name} {format_days(days, most=3)}: bring up to date: backfill refresh {name}{because}{see}")
+    if len(days) > application.dataset(name).chunk_days and len(day_range(days[0], days[-1])) == len(days):
+        draft = f"backfill new --dataset {name} --start {days[0]} --end {days[-1]}"
+        say(
+            f"{name}: these are {len(days)} days; a campaign builds them step by step, with canaries and an approval: {draft}"
+        )
+
+
+def stale_as_json(found: StaleDays) -> dict[str, object]:
+    """Stale days as `--json` prints them: all of them, and the days of each cause."""
+    return {
+        "dataset": found.dataset,
+        "days": found.days,
+        "causes": found.by_cause,
+        "files": sorted({file for files in found.files.values() for file in files}),
+        "gone": found.gone,
+        "unknown": found.unknown,
+        "problems": found.problems,
+    }
+
+
+def say_left_out(found: Iterable[LeftOut], what: str) -> None:
+    """Print what is wrong with days that refresh leaves out, and what to do about them instead."""
+    grouped: dict[tuple[str, str, str], list[date]] = {}
+    for one in found:
+        grouped.setdefault((one.target[0], one.resume, one.reason), []).append(one.target[1])
+    for (name, resume, reason), days in grouped.items():
+        if resume:
+            hold = f", on hold: {reason}" if reason else ""
+            say(f"{name} {format_days(days)} (in an open unit{hold}): {what}. See: backfill status {resume}")
+            continue
+        say(
+            f"{name} {format_days(days)} (on hold: {reason}): {what}. Refresh would publish again what was rolled back; "
+            f"launch a backfill of these days once it gives the right rows, or let refresh build them: "
+            f"backfill hold lift {name} {days_argument(days)}"
+        )

@@ -253,10 +253,8 @@ class CurrentBasis(OnWarehouse):
     def behind(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, Behind]:
         """What the fact of each day would be built from now, in one read."""
         found = self.datasets[dataset].dataset
-        known, references = (
-            self._known(dataset, found.fact_delivery_days(tuple(sorted(days)))),
-            self._references(dataset, days),
-        )
+        known = self._known(dataset, found.fact_delivery_days(tuple(sorted(days))))
+        references = self._references(dataset, days)
         return {
             day: Behind(
                 fact_inputs(found, day, known, references[day]), origins(found, day, known), references[day],

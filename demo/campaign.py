@@ -86,7 +86,7 @@ def run_campaign_demo(scale: float) -> None:
         with running_daemon(stage.log, {}):
             _play(story)
     finally:
-        stage.quietly("spark", "stop")
+        stage.stop_spark()
     _finish(story)
 
 

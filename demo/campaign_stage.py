@@ -69,7 +69,7 @@ class Stage:
         os.chdir(self.folder)
         if (self.folder / "home" / "dagster.yaml").is_file():
             refuse_second_daemon()
-            self.quietly("spark", "stop")
+            self.stop_spark()
         for path in self.folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         for name in ("home", "state/dagster", "backfills"):
@@ -80,6 +80,11 @@ class Stage:
         # Its storage is created before the daemon, the webserver and a launch could race for it.
         with dg.DagsterInstance.get():
             pass
+
+    def stop_spark(self) -> None:
+        """Stop the embedded server; a server of the user's own goes on."""
+        if self.application.settings.spark_url is None:
+            self.quietly("spark", "stop")
 
     def run(self, *arguments: str, refused: bool = False) -> None:
         """Show a command, run it, and show its output.

@@ -1,4 +1,4 @@
-"""Does a long-lived process grow? Least squares over what it used, after a warm-up. Pure."""
+"""Does a long-lived process grow? Least squares over what it used, after a warm-up and in each half. Pure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,15 @@ def trend_of(role: str, samples: Sequence[Sample]) -> Trend:
     rss, files = [float(s.rss) for s in warm], [float(s.files) for s in warm]
     mean_rss, mean_files = sum(rss) / len(rss), sum(files) / len(files)
     seconds = times[-1] - times[0]
-    return Trend(role, seconds, mean_rss, slope(times, rss) * 60, mean_files, slope(times, files) * 60)
+    return Trend(role, seconds, mean_rss, _growth(times, rss), mean_files, _growth(times, files))
+
+
+def _growth(times: Sequence[float], used: Sequence[float]) -> float:
+    """Growth per minute: the least of all the time and its halves, because what grows once, such as by a library, does not leak."""
+    half = len(times) // 2
+    return 60 * min(
+        slope(times[part], used[part]) for part in (slice(None), slice(half), slice(half, None)) if times[part]
+    )
 
 
 def slope(xs: Sequence[float], ys: Sequence[float]) -> float:

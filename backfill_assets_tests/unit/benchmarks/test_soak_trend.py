@@ -40,6 +40,15 @@ def test_memory_that_a_process_takes_while_it_warms_up_is_no_leak() -> None:
     assert found.rss_per_minute == pytest.approx(0)
 
 
+@pytest.mark.parametrize("at", [500, 700, 800, 1000])
+def test_what_is_taken_once_is_no_leak(at: int) -> None:
+    """As a soak did at 742 s, whose first campaign loaded a library: 29 MB and ten files."""
+    taken = [Sample(float(t), (317 + 29 * (t > at)) * MEGA, 17 + 10 * (t > at)) for t in range(0, 1200, 5)]
+    assert trend_of("the soak itself", taken).flat
+    leak = [Sample(float(t), 317 * MEGA, 17 + t // 30) for t in range(0, 1200, 5)]
+    assert not trend_of("the soak itself", leak).flat
+
+
 def test_a_short_life_is_not_judged() -> None:
     assert not trend_of("reader", samples(120, 5 * MEGA)).judged
     assert not trend_of("reader", samples(5, 0)).judged

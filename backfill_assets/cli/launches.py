@@ -13,8 +13,8 @@ import typer
 from backfill_assets import operations
 from backfill_assets.application import Application
 from backfill_assets.cli.campaigns import resume_campaign
-from backfill_assets.cli.output import Webserver, campaign_of, finish, opened_dagster, opened_shell, say, warn
-from backfill_assets.cli.stale import Because, causes_of, say_left_out
+from backfill_assets.cli.output import Webserver, campaign_of, finish, opened_dagster, opened_shell, say
+from backfill_assets.cli.stale import Because, causes_of, say_left_out, warn_of_problems
 from backfill_assets.cli.watch import complete_line, ended, follow, outcome, releases_itself
 from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.days import format_days, parse_days
@@ -173,9 +173,7 @@ def refresh(
     asked = [dataset] if dataset else sorted(application.datasets)
     among = causes_of(because) if because else DATA
     found = application.staleness.all(asked, among, look=True)
-    for one in found:
-        for problem in one.problems:
-            warn(f"{one.dataset} could not be compared: {problem}")
+    warn_of_problems(found)
     stale = [one for one in found if one.refreshable]
     if not stale:
         but = ", as far as it could be compared" if found else ""

@@ -37,27 +37,24 @@ def stale(
     """
     application = Application.from_env()
     names = [application.dataset(dataset).name] if dataset else sorted(application.datasets)
-    found = [application.staleness.of(name, causes_of(because), look=True) for name in names]
+    causes = causes_of(because)
+    found = [application.staleness.of(name, causes, look=True) for name in names]
     if json:
         as_json([stale_as_json(one) for one in found])
         return
     show_stale(application, found)
     for one in found:
         if one.files:
-            paths = sorted({file for files in one.files.values() for file in files})
-            more = f" and {len(paths) - _MOST_FILES} more" if len(paths) > _MOST_FILES else ""
-            say(f"{one.dataset}: not landed yet: {', '.join(map(visible, paths[:_MOST_FILES]))}{more}")
+            more = f" and {len(one.paths) - _MOST_FILES} more" if len(one.paths) > _MOST_FILES else ""
+            say(f"{one.dataset}: not landed yet: {', '.join(map(visible, one.paths[:_MOST_FILES]))}{more}")
         if one.unknown:
             say(
                 f"{one.dataset} {format_days(one.unknown, most=3)}: it is not known which code built these days; to compare their "
                 f"rows with those of today's models: backfill diff-history --models HEAD --dataset {one.dataset} --partitions DAYS"
             )
-    if not any(one.days or one.unknown or one.problems for one in found):
-        say(
-            f"nothing is stale because of {because}"
-            if because
-            else "nothing is stale: all published days are as built today"
-        )
+    if not any(one.days or one.gone or one.unknown or one.problems for one in found):
+        all_clear = "nothing is stale: every published day is as it would be built today"
+        say(f"nothing is stale because of {because}" if because else all_clear)
 
 
 def causes_of(text: str) -> frozenset[StaleCause]:
@@ -96,6 +93,12 @@ def show_stale(application: Application, found: Iterable[StaleDays]) -> None:
         for causes in sorted({one.causes[day] for day in out}, key=sorted):
             same = [left for day, left in out.items() if one.causes[day] == causes]
             say_left_out(same, f"stale because of {in_words(sorted(causes))}")
+    warn_of_problems(stale)
+
+
+def warn_of_problems(found: Iterable[StaleDays]) -> None:
+    """Say what could not be compared."""
+    for one in found:
         for problem in one.problems:
             warn(f"{one.dataset} could not be compared: {problem}")
 
@@ -119,7 +122,7 @@ def stale_as_json(found: StaleDays) -> dict[str, object]:
         "dataset": found.dataset,
         "days": found.days,
         "causes": found.by_cause,
-        "files": sorted({file for files in found.files.values() for file in files}),
+        "files": found.paths,
         "gone": found.gone,
         "unknown": found.unknown,
         "problems": found.problems,

@@ -142,7 +142,7 @@ def _sql(text: str) -> str:
 def _python(content: bytes) -> str:
     """A text in Python without comments and without lines that have nothing else; the whole text if it cannot be taken apart."""
     text = content.decode("utf-8", errors="backslashreplace")
-    # Such a comment decides what the bytes mean; and an empty line may end a line that goes on.
+    # The first lines may name the encoding, and a backslash joins a line with the next one: then every line counts.
     if _CODING.search(b"\n".join(content.split(b"\n", 2)[:2])) or "\\\n" in text:
         return text
     try:

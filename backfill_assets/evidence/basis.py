@@ -97,8 +97,8 @@ class Contents(OnWarehouse):
         known, unknown = self._known_and_unknown(name, days)
         return _by_day(days, known | self._alike(name, unknown), unknown)
 
-    def origins(self, name: str, days: Collection[dt.date]) -> dict[dt.date, Content]:
-        """What is known of the contents of days with files, by the same rule: also what they were built from."""
+    def supposed_contents(self, name: str, days: Collection[dt.date]) -> dict[dt.date, Content]:
+        """The same with what they were built from; days of which nothing is known are left out."""
         known, unknown = self._known_and_unknown(name, days)
         return known | self._alike(name, unknown)
 

@@ -65,7 +65,7 @@ _FAILURES: Final = (BackfillError, DeltaError, OSError)
 class StaleDays:
     """Published days of a dataset that would come out differently today, or might, with the causes of each.
 
-    `files` are those that a launch would land, by day. `gone` are stale days that a source table no longer has: they cannot be
+    `files` are those that a launch would land, by day. `gone` are published days that a source table no longer has: they cannot be
     built again. `unknown` are published days of which it is not known which code built them: other writers wrote them, or an older
     version of this project. `problems` say what could not be compared.
     """
@@ -87,6 +87,11 @@ class StaleDays:
         """The stale days of each cause that there is."""
         found = {cause: tuple(day for day in self.days if cause in self.causes[day]) for cause in StaleCause}
         return {cause: days for cause, days in found.items() if days}
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of `files`, each once."""
+        return tuple(sorted({path for paths in self.files.values() for path in paths}))
 
     @property
     def refreshable(self) -> Days:
@@ -136,11 +141,14 @@ class Staleness(OnWarehouse):
         history = self._history(name, filled) if days is None else days
         asked = frozenset(day for day in history if self._may_be_built(name, day))
         empty = dict.fromkeys((day for day in asked if day not in filled), _EMPTY)
-        known = Contents(self.warehouse).origins(name, asked & filled)
+        known = Contents(self.warehouse).supposed_contents(name, asked & filled)
         built = {**self.ledger.contents(name, empty), **known}
-        causes, problems, codes = _Causes(), list[str](), self.ledger.codes(name)
-        unknown = {day for day in asked if (day in filled or day in built) and _parts(built.get(day)) not in codes}
-        self._by_code(name, built, codes, causes)
+        causes, problems, unknown = _Causes(), list[str](), set[dt.date]()
+        # Each release asks for the upstream alone, and need not wait for the rest.
+        if look or among != {StaleCause.upstream}:
+            codes = self.ledger.codes(name)
+            unknown = {day for day in asked if (day in filled or day in built) and _parts(built.get(day)) not in codes}
+            self._by_code(name, built, codes, causes)
         if StaleCause.upstream in among:
             self._by_upstream(name, built, causes)
         if {StaleCause.source, StaleCause.reference, StaleCause.checks} & among:
@@ -155,7 +163,7 @@ class Staleness(OnWarehouse):
             name,
             {day: wanted[day] for day in sorted(wanted) if day in shown},
             {day: found for day, found in files.items() if day in shown},
-            tuple(day for day in self._late.gone(name) if day in wanted and day in shown) if look else (),
+            tuple(day for day in self._late.gone(name) if day in asked) if look else (),
             tuple(sorted(unknown & shown)),
             tuple(problems),
         )

@@ -294,7 +294,7 @@ def test_days_of_which_nothing_is_known_are_named_and_not_called_current(house: 
 def test_refresh_builds_what_data_made_stale_and_the_rest_only_if_it_is_named(
     house: House, launched: list[BackfillRequest]
 ) -> None:
-    assert "nothing is stale: all published days are as built today" in run("stale")
+    assert "nothing is stale: every published day is as it would be built today" in run("stale")
     house.released({D1: [1], D2: [2]}, ("sales",))
     edit(house, "fact.sql", "SELECT id, day, amount", "SELECT id, day, 2 * amount AS amount")
     assert "nothing is stale because of reference, source and upstream; see also: backfill stale" in run("refresh")

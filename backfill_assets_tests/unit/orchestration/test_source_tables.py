@@ -93,6 +93,9 @@ def test_status_names_days_that_moved_and_days_that_are_gone_and_the_doctor_find
     assert f"events {D2}: bring up to date: backfill refresh events" in said
     assert "backfill deliveries events" not in said
     assert "events" not in run("doctor", "--json")
+    # A day that is gone is not as it would be built, even if no cause is known.
+    assert "nothing is stale" not in run("stale", "events", "--because", "reference")
+    assert json.loads(run("stale", "events", "--because", "reference", "--json"))[0]["gone"] == [str(D1)]
     file = application.datasets["events"].folder / "fact.sql"
     file.write_text(f"{file.read_text()} WHERE id > 0", encoding="utf-8")
     (stale,) = json.loads(run("stale", "events", "--json"))

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.campaign.execution import Execution, is_of_speed
 from backfill_assets.control.approve import Approving
+from backfill_assets.control.catch_up import CatchUps
 from backfill_assets.control.planner import Planner
 from backfill_assets.control.publication import CampaignGuard, CampaignRelease
 from backfill_assets.control.sign_off import SignOff
@@ -173,6 +174,11 @@ class Application:
     def publisher(self) -> Publisher:
         """Releases units."""
         return Publisher(self.warehouse, self._fingerprints, self.basis, guard=self.guard, after=self.after_release)
+
+    @cached_property
+    def catch_ups(self) -> CatchUps:
+        """Shows how far datasets have caught up; it knows no runs, so a day on which a live run works may count as next."""
+        return CatchUps(self.warehouse, self.publisher, tuple)
 
     @cached_property
     def guard(self) -> CampaignGuard:

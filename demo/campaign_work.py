@@ -15,7 +15,6 @@ from backfill_assets.cli.output import console, opened_dagster, say
 from backfill_assets.cli.watch import follow
 from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.orchestration.backfills import DagsterBackfills, Launched, launch_backfill
-from backfill_assets.orchestration.names import layers_of
 from demo.campaign_models import DATASET, UPSTREAM
 from demo.campaign_specification import CAMPAIGN, StoryError
 from demo.campaign_stage import Stage, narrate, show_command
@@ -33,7 +32,7 @@ def build_history(stage: Stage, days: tuple[dt.date, ...]) -> None:
         StoryError: it did not succeed.
     """
     application = stage.application
-    layers = {name: layers_of(application.dataset(name)) for name in (UPSTREAM, DATASET)}
+    layers = {name: application.dataset(name).launched_layers for name in (UPSTREAM, DATASET)}
     request = BackfillRequest(
         layers, days, title="history, as it was", description="net revenue and margin with the tax in them"
     )

@@ -29,7 +29,7 @@ from backfill_assets.evidence.readiness import explain_blockers
 from backfill_assets.report.series import MetricChange, metric_changes
 
 if TYPE_CHECKING:
-    from backfill_assets.orchestration.backfills import Services
+    from backfill_assets.orchestration.services import Services
 
 
 Known = Mapping[DatasetDay, DayEvidence]

@@ -320,10 +320,10 @@ def _launch(
     application: Application, plan: Relaunch, about: _About, webserver: str, only: Layer | None = None
 ) -> Launched:
     from backfill_assets.orchestration import backfills  # loads Dagster
-    from backfill_assets.orchestration.names import layers_of
 
     layers = {
-        name: _chosen(application.dataset(name), layers_of(application.dataset(name)), only) for name in plan.datasets
+        name: _chosen(application.dataset(name), application.dataset(name).launched_layers, only)
+        for name in plan.datasets
     }
     request = BackfillRequest(layers, plan.days, shortened(about.title, _TITLE), about.description, about.tags)
     where = f" in unit {about.tags[UNIT_TAG]}" if UNIT_TAG in about.tags else ""

@@ -41,7 +41,7 @@ from backfill_assets.system import SystemClock
 if TYPE_CHECKING:
     from dagster import DagsterInstance
 
-    from backfill_assets.orchestration.backfills import Services
+    from backfill_assets.orchestration.services import Services
 
 
 _PIPE_WIDTH = 240
@@ -268,7 +268,7 @@ def opened_dagster() -> Iterator[DagsterInstance]:
 @contextmanager
 def opened_services(application: Application, webserver: str) -> Iterator[Services]:
     """Open the use cases for the duration of the block; raises what `opened_dagster` raises."""
-    from backfill_assets.orchestration.backfills import services_of  # loads Dagster
+    from backfill_assets.orchestration.services import services_of  # loads Dagster
 
     with opened_dagster() as instance:
         yield services_of(application, instance, webserver)

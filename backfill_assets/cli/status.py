@@ -28,23 +28,28 @@ from backfill_assets.cli.output import (
 from backfill_assets.cli.stale import show_stale, stale_as_json
 from backfill_assets.cli.watch import in_runs
 from backfill_assets.control.approve import certificates_of
-from backfill_assets.core.days import day_range, format_days, parse_days
+from backfill_assets.control.catch_up import CaughtUp
+from backfill_assets.core.days import day_range, days_argument, format_days, grouped_by_text, parse_days, runs_of_days
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Hold, Unit, UnitState
 from backfill_assets.evidence.basis import published_among
-from backfill_assets.evidence.late_deliveries import gaps_of
+from backfill_assets.evidence.gaps import Gaps, gaps_of
 from backfill_assets.evidence.readiness import Survey, explain_blockers, next_command
 from backfill_assets.evidence.stale import StaleDays
 from backfill_assets.operations import PARAMETERS, acceptance_lines
 from backfill_assets.report.metrics import CampaignMetrics, DatasetMetrics
+
+_MOST_RANGES, _MOST_REASONS = 5, 10
 
 
 class Overview(TypedDict):
     """What `backfill status` shows, or prints as JSON."""
 
     datasets: list[dict[str, object]]
+    catch_up: list[CaughtUp]
+    fill: list[str]
     stale: Sequence[StaleDays]
     gone: Mapping[str, Sequence[date]]
     holds: Mapping[str, Sequence[Hold]]
@@ -89,8 +94,11 @@ def overview(application: Application, dataset: str = "") -> Overview:
     stale = application.staleness.all(names)
     holds = {name: application.ledger.holds(name) for name in names}
     units = application.ledger.units(dataset or None, states={UnitState.open})
+    found = [_dataset(application, name, holds[name]) for name in names]
     return {
-        "datasets": [_dataset(application, name, holds[name]) for name in names],
+        "datasets": found,
+        "catch_up": _caught_up(application, dataset),
+        "fill": _fill(application, [one for one in found if one["gaps"]]),
         "stale": [replace(one, gone=tuple(gone.get(one.dataset, ()))) for one in stale],
         "gone": gone,
         "holds": {name: held for name, held in holds.items() if held},
@@ -116,9 +124,14 @@ def _launches() -> list[dict[str, Any]]:
 def _show(application: Application, found: Overview) -> None:
     about_datasets = ("dataset", "published days", "watermark", "rows", "on hold", "version")
     table(about_datasets, [tuple(v for k, v in d.items() if k != "gaps") for d in found["datasets"]], "Datasets")
+    told = {name for caught_up in found["catch_up"] for name in caught_up.group}
     for one in found["datasets"]:
-        if one["gaps"]:
+        if one["gaps"] and one["dataset"] not in told:
             say(f"{one['dataset']}: due and not published: {one['gaps']}")
+    for command in found["fill"]:
+        say(f"fill gaps: {command}")
+    for caught_up in found["catch_up"]:
+        _show_caught_up(caught_up)
     show_stale(application, found["stale"])
     for name, days in found["gone"].items():
         if not any(one.gone for one in found["stale"] if one.dataset == name):
@@ -135,7 +148,7 @@ def _dataset(application: Application, name: str, holds: Sequence[Hold]) -> dict
     published = application.tables[name]
     active = published.active() if published.exists() else {}
     days = [day for day, files in active.items() if files]
-    gaps = _gaps(application, name, days)
+    gaps = _gaps(application, name)
     return {
         "dataset": name,
         "published_days": format_days(days, most=3),
@@ -147,8 +160,63 @@ def _dataset(application: Application, name: str, holds: Sequence[Hold]) -> dict
     }
 
 
-def _gaps(application: Application, name: str, days: Sequence[date]) -> Sequence[date]:
+def _fill(application: Application, lacking: Collection[Mapping[str, object]]) -> list[str]:
+    """The commands that build the first gaps of release groups that do not catch up; nothing else keeps these days."""
+    found = []
+    names = {str(one["dataset"]) for one in lacking}
+    for group in application.catalog.groups:
+        if names.isdisjoint(group) or application.dataset(group[0]).live.catch_up is not None:
+            continue
+        wanted = {day for name in group for day in _gaps(application, name)}
+        try:
+            gaps = [gap for gap in Gaps(application.warehouse).of(group) if gap.day in wanted and not gap.waits_for]
+            found += [f"backfill resume {unit}" for unit in sorted({gap.unit for gap in gaps if gap.unit})]
+            gaps = [gap for gap in gaps if not gap.unit]
+        except BackfillError as error:
+            warn(f"{group[0]}: it is not known which gaps can be filled: {error}")
+            continue
+        days = [gap.day for gap in gaps if gap.datasets == gaps[0].datasets]
+        if days:
+            first = (day for a, b in runs_of_days(days)[:_MOST_RANGES] for day in day_range(a, b))
+            found.append(f"backfill run {' '.join(gaps[0].datasets)} {days_argument(first)}")
+    return found
+
+
+def _caught_up(application: Application, dataset: str) -> list[CaughtUp]:
+    """How far the release groups that catch up have come; a warning about one that cannot be looked at."""
+    found = []
+    for group in application.catch_ups.groups:
+        if not dataset or dataset in group:
+            try:
+                found.append(application.catch_ups.state(group))
+            except BackfillError as error:
+                warn(f"{group[0]}: it is not known how far it has caught up: {error}")
+    return found
+
+
+def _show_caught_up(found: CaughtUp) -> None:
+    names = ", ".join(found.group)
+    say(f"{names}: caught up to {found.to}" if found.to else f"{names}: not caught up to any day yet")
+    if found.unit:
+        say(f"{names}: {found.unit}")
+    if found.stops:
+        say(f"{names}: catching up has stopped: {found.stops}")
+    elif found.ready:
+        left = f"{number_of(len(found.ready), 'due day')} left in {number_of(found.runs, 'backfill')}"
+        say(f"{names}: {left}: {format_days(found.ready, most=3)}")
+    if found.until and (found.ready or found.unit) and not found.stops:
+        say(f"{names}: done at about {found.until:%Y-%m-%d %H:%M} UTC, at the pace of the last units")
+    for text in grouped_by_text((day, f"{day}: {why}") for day, why in found.waiting.items())[:_MOST_REASONS]:
+        say(f"{names}: waits: {text}")
+    if len(found.waiting) > _MOST_REASONS:
+        say(f"{names}: {number_of(len(found.waiting), 'day')} wait; all of them: backfill status --json")
+
+
+def _gaps(application: Application, name: str) -> Sequence[date]:
     """The due days that are not published; days that were released without a row are published."""
+    published = application.tables[name]
+    active = published.active() if published.exists() else {}
+    days = [day for day, files in active.items() if files]
     missing = gaps_of(application.dataset(name), days, application.clock.now())
     shown = published_among(application.ledger, application.tables[name], name, missing)
     return [day for day in missing if day not in shown]

@@ -33,6 +33,9 @@ REASON_TAG = "backfill_assets/reason"
 """Run tag that says why the days are built again; kept in the history of the release that the launch makes."""
 OPENED_BY = "campaign:"
 """What the `opened_by` of a campaign's unit begins with, before the campaign's id."""
+CATCH_UP = "catch_up:"
+"""What the `opened_by` of a unit that fills gaps begins with, before `DATASET/DAYS/CODE/ID`: the first dataset of the release
+group, the most days that the unit could have, and a digest of the group's code."""
 
 
 class UnitState(StrEnum):
@@ -77,6 +80,11 @@ class Unit:
     def campaign(self) -> str:
         """The campaign that opened it, even if its launch was not completed; empty for a unit without a campaign."""
         return self.opened_by.removeprefix(OPENED_BY).partition("/")[0] if self.opened_by.startswith(OPENED_BY) else ""
+
+    @property
+    def catches_up(self) -> bool:
+        """Whether the sensor `catch_up` opened it, and launches its backfills."""
+        return self.opened_by.startswith(CATCH_UP)
 
     @property
     def handle(self) -> str:

@@ -49,6 +49,7 @@ def misfits(dataset: Dataset) -> tuple[_Problem, ...]:
         *_origin_problems(dataset),
         *_table_source_problems(dataset),
         *_extract_problems(dataset),
+        *_catch_up_problems(dataset),
     )
 
 
@@ -207,6 +208,18 @@ def _table_source_problems(dataset: Dataset) -> Iterator[_Problem]:
     if isinstance(dataset.source, TableSource) and "source_freshness" in dataset.checks.model_fields_set:
         text = "checks.source_freshness: a table does not show when its rows arrived; drop it"
         yield ("checks", "source_freshness"), text
+
+
+def _catch_up_problems(dataset: Dataset) -> Iterator[_Problem]:
+    asked = dataset.live.catch_up
+    back = [name for name, one in dataset.upstream.items() if one.lookback_days]
+    # Not a comparison with the member of the enumeration: `definition` imports this module.
+    if asked is not None and asked.order == "newest" and back:
+        text = (
+            f"live.catch_up.order: days look back at {', '.join(back)} (lookback_days), so each needs the days before it; write "
+            "order: oldest"
+        )
+        yield ("live", "catch_up", "order"), text
 
 
 def _extract_problems(dataset: Dataset) -> Iterator[_Problem]:

@@ -67,6 +67,29 @@ class AuditTrail(StrEnum):
     ledger = "ledger"
 
 
+class CatchUpOrder(StrEnum):
+    """Which end of the missing history is filled first."""
+
+    oldest = "oldest"
+    newest = "newest"
+
+
+class CatchUp(Part):
+    """How due days that are not published are filled: the sensor `catch_up` launches one bounded backfill after the other."""
+
+    days_per_run: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=90, description="The most days of one backfill, which is released as a whole."
+    )
+    order: CatchUpOrder = Field(
+        default=CatchUpOrder.oldest,
+        description="Which days come first, after those of the last `watch_days`. Days that look back come oldest first.",
+    )
+
+    def __str__(self) -> str:
+        """The same in words."""
+        return f"{self.days_per_run} days per run, {self.order} first"
+
+
 class Live(Part):
     """The daily pipeline: when it builds yesterday's partition, and how long it watches for late deliveries."""
 
@@ -75,6 +98,10 @@ class Live(Part):
     )
     watch_days: Annotated[int, Field(ge=1, le=366)] = Field(
         default=30, description="How many days back gaps, and new deliveries of published days, are detected and run."
+    )
+    catch_up: CatchUp | None = Field(
+        default=None,
+        description="Fills all gaps from `start` on; by default nothing does, except for gaps of the last `watch_days`.",
     )
 
 
@@ -189,6 +216,11 @@ class Dataset(Part):
         """The layers up to the shadow: no raw without files, and only the shadow if it is built only from upstream."""
         raw = (Layer.raw,) if self.lands_files else ()
         return (*raw, Layer.staging, Layer.shadow) if self.source else (Layer.shadow,)
+
+    @property
+    def launched_layers(self) -> tuple[Layer, ...]:
+        """The layers that can be launched: those that it has, but not published with approval."""
+        return (*self.built_layers, Layer.published) if self.publication is Publication.auto else self.built_layers
 
     @property
     def audit_columns(self) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from importlib import metadata
+from operator import attrgetter
 from pathlib import Path
 
 from backfill_assets.core.canonical import digest
@@ -19,8 +20,8 @@ from backfill_assets.dataset.yaml import FileProblem
 Upstreams = Mapping[str, Collection[str]]
 """For each dataset, the datasets that it is built from."""
 
-SHARED = ("time_zone", "start", "end", "end_offset", "chunk_days", "publication")
-"""What the members of a release group must have in common: their days, their chunks, and who releases them."""
+SHARED = ("time_zone", "start", "end", "end_offset", "chunk_days", "publication", "live.catch_up")
+"""What the members of a release group must have in common: their days, their chunks, and who releases them and catches up."""
 
 
 def upstreams_of(datasets: Mapping[str, Dataset]) -> Upstreams:
@@ -87,12 +88,12 @@ def differences(dataset: Dataset, upstream: Dataset) -> tuple[tuple[str, str], .
     return tuple(
         (key, f"{key} is {_shown(dataset, key)}, but {_shown(upstream, key)} in {upstream.name}")
         for key in SHARED
-        if getattr(dataset, key) != getattr(upstream, key)
+        if attrgetter(key)(dataset) != attrgetter(key)(upstream)
     )
 
 
 def _shown(dataset: Dataset, key: str) -> str:
-    value = getattr(dataset, key)
+    value = attrgetter(key)(dataset)
     return "not set" if value is None else str(value)
 
 

@@ -38,14 +38,14 @@ class WorkExam:
         """Open units whose launch is not among the `known` ones of the scheduler; see `launches`."""
         at_work = {attempt.unit for attempt in self.ledger.attempts(state=AttemptState.running)}
         for unit in self._open:
-            if not unit.campaign and launch_of(unit) not in known and unit.id not in at_work:
+            if not _is_looked_after(unit) and launch_of(unit) not in known and unit.id not in at_work:
                 what = f"unit {unit.id} claims its days, but its launch {launch_of(unit)} is no longer in Dagster"
                 yield Finding.warning(what, _how_to_continue(unit))
 
     @property
     def launches(self) -> frozenset[str]:
-        """The launches of all open units without a campaign."""
-        return frozenset(launch_of(unit) for unit in self._open if not unit.campaign)
+        """The launches of all open units that nothing but their launch goes on with."""
+        return frozenset(launch_of(unit) for unit in self._open if not _is_looked_after(unit))
 
     @cached_property
     def _open(self) -> tuple[Unit, ...]:
@@ -111,6 +111,11 @@ class WorkExam:
         for release in sorted(noted - true - unsettled):
             what = f"the journal of campaign {campaign.id} names release {release}, which the ledger has not finalized"
             yield Finding.error(what, LEDGER_ALTERED)
+
+
+def _is_looked_after(unit: Unit) -> bool:
+    """Whether a sensor launches what is missing in the unit."""
+    return bool(unit.campaign) or unit.catches_up
 
 
 def launch_of(unit: Unit) -> str:

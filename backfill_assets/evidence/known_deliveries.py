@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -15,13 +15,14 @@ from backfill_assets.core.delivery import Delivery, TableDay
 from backfill_assets.core.errors import DatasetError, InvalidDayError, PreconditionError, SourceError
 from backfill_assets.core.text import in_one_line, shortened
 from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content
+from backfill_assets.dataset.deliveries import heads
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.table_source import TableSource
 from backfill_assets.delta.opening import error_text, is_table, opened
 from backfill_assets.delta.reading import HeldDay, held_days
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
-from backfill_assets.storage.sources import read_from
+from backfill_assets.storage.sources import SourceFile, discover, read_from
 from backfill_assets.warehouse import OnWarehouse
 
 _SHOWN: Final = 60
@@ -33,6 +34,26 @@ class SourceFingerprints(Protocol):
     def of_source(self, dataset: str, days: Collection[dt.date], version: int) -> Mapping[dt.date, str]:
         """Order-independent fingerprints of the declared columns by delivery day; empty for a day without rows."""
         ...
+
+
+def new_files(
+    loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], landed: Sequence[Delivery]
+) -> Mapping[dt.date, Sequence[SourceFile]]:
+    """The files of these delivery days that are not what came last at their path; `landed` has all deliveries of the days.
+
+    Raises:
+        SourceError: it is unclear to which day a file belongs, or the sources cannot be listed.
+        LayoutError: a link leads out of the sources folder.
+        StorageError: a store fails.
+    """
+    # The file at a path counts: content that was landed and superseded before may be delivered again.
+    last = {place: one.fingerprint for place, one in heads(landed).items()}
+    new: dict[dt.date, list[SourceFile]] = {}
+    # If two contents have the same size and time of change, the newer one is taken as the file at the path.
+    for file in discover(loaded, layout, days, sorted(landed, key=lambda one: one.order)):
+        if last.get((file.day, file.path)) != file.fingerprint:
+            new.setdefault(file.day, []).append(file)
+    return new
 
 
 def table_of(loaded: LoadedDataset) -> TableSource:

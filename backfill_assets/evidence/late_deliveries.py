@@ -14,34 +14,20 @@ from backfill_assets.core.errors import LayoutError, SourceError, StorageError
 from backfill_assets.core.release import DataFile, layout_digest
 from backfill_assets.core.unit import LateData, Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.dataset.deliveries import heads, to_extract
+from backfill_assets.dataset.deliveries import to_extract
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.evidence.basis import published_among
+from backfill_assets.evidence.gaps import gaps_of, last_schedule
 from backfill_assets.evidence.inputs import Deliveries, force_by_day, origins
-from backfill_assets.evidence.known_deliveries import KnownDeliveries, SourceFingerprints
-from backfill_assets.storage.sources import SourceFile, discover
+from backfill_assets.evidence.known_deliveries import KnownDeliveries, SourceFingerprints, new_files
+from backfill_assets.storage.sources import SourceFile
 from backfill_assets.warehouse import OnWarehouse
-
-
-def gaps_of(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> tuple[dt.date, ...]:
-    """The due days that are missing among these published days, from the first one on.
-
-    For a growing history, up to the newest day that the daily pipeline takes at `now` (aware). For a closed history, up
-    to the newest published day, because it is not specified how far to fill it.
-    """
-    if not days:
-        return ()
-    newest = max(days) if dataset.end is not None else max(*days, dataset.live_day(now))
-    return tuple(sorted(set(day_range(min(days), newest)) - set(days)))
-
 
 Days = tuple[dt.date, ...]
 _Active = Mapping[dt.date, Sequence[DataFile]]
 _NewFiles = Mapping[dt.date, Sequence[SourceFile]]
 _OVER: Final = frozenset({UnitState.published, UnitState.rolled_back, UnitState.discarded})
-_PATIENCE: Final = dt.timedelta(minutes=10)
-"""How long after `live.at` a day is left to the daily schedule."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +97,7 @@ class LateDeliveries(OnWarehouse):
         if dataset.end is not None:
             # A closed history has no schedule: backfills complete it.
             return ()
-        at = dt.time.fromisoformat(max(self.datasets[member].dataset.live.at for member in self._group(name)))
-        moment = (self.clock.now() - _PATIENCE).astimezone(dataset.zone)
-        moment -= ONE_DAY if moment.time() < at else dt.timedelta(0)
+        moment = last_schedule([self.datasets[member].dataset for member in self._group(name)], self.clock.now())
         first = dataset.live_day(moment) - (dataset.live.watch_days - 1) * ONE_DAY
         return tuple(d for d in gaps_of(dataset, published, moment) if d >= _with_its_month(dataset, first))
 
@@ -184,17 +168,7 @@ class LateDeliveries(OnWarehouse):
         return KnownDeliveries(self.warehouse, self.fingerprints).of(name, window)
 
     def _new(self, loaded: LoadedDataset, window: Days, landed: Sequence[Delivery]) -> _NewFiles:
-        if not loaded.dataset.lands_files:
-            return {}
-        # The file at a path counts: content that was landed and superseded before may be delivered again.
-        last = {place: one.fingerprint for place, one in heads(landed).items()}
-        new: dict[dt.date, list[SourceFile]] = {}
-        # If two contents have the same size and time of change, the newer one is taken as the file at the path.
-        found = discover(loaded, self.layout, window, sorted(landed, key=lambda one: one.order))
-        for file in found:
-            if last.get((file.day, file.path)) != file.fingerprint:
-                new.setdefault(file.day, []).append(file)
-        return new
+        return new_files(loaded, self.layout, window, landed) if loaded.dataset.lands_files else {}
 
     def _overtaken(
         self, dataset: Dataset, days: Collection[dt.date], known: Deliveries, active: _Active
@@ -273,10 +247,11 @@ def _digest(
     behind = {(w, d.path): d.fingerprint for w in window for d in known.get(w, ())}
     behind |= {(w, f.path): f.fingerprint for w in window for f in new.get(w, ())}
     found = sorted((path, content) for (_, path), content in behind.items())
-    # A discarded live unit is no reason to try the same again.
+    # A unit that a sensor has given up, or a live run, is no reason to try the same again.
     ended = sorted(
         unit.id
         for unit in over
-        if day in unit.targets.get(dataset.name, ()) and not (unit.live and unit.state is UnitState.discarded)
+        if day in unit.targets.get(dataset.name, ())
+        and not ((unit.live or unit.catches_up) and unit.state is UnitState.discarded)
     )
     return digest([found, layout_digest(published), ended])[:16]

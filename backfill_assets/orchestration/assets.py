@@ -26,7 +26,6 @@ from backfill_assets.orchestration.names import (
     days_of,
     last_metadata,
     last_metadata_value,
-    layers_of,
     op_name,
     partitions_of,
     policy_of,
@@ -259,7 +258,7 @@ def _units(
     if unclaimed:
         raise EvidenceError(
             f"{dataset.name} {format_days(unclaimed)}: no open unit holds evidence for these days, so nothing is "
-            f"published. Materialize {in_words(layers_of(dataset))} of {dataset.name} for them together."
+            f"published. Materialize {in_words(dataset.launched_layers)} of {dataset.name} for them together."
         )
     units = tuple(application.ledger.unit(u) for u in sorted(set(claims.values())))
     for unit in units:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,13 @@ import requests
 from dagster._core.execution.backfill import BULK_ACTION_TERMINAL_STATUSES, BulkActionsFilter, BulkActionStatus
 from dagster._core.execution.backfill import PartitionBackfill as DagsterBackfill
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
-from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG
+from dagster._core.storage.tags import AUTO_RETRY_RUN_ID_TAG, PARTITION_NAME_TAG
 
 from backfill_assets.application import Application
 from backfill_assets.campaign.state import CAMPAIGN_TAG
-from backfill_assets.control.commands import Control
-from backfill_assets.control.conductor import BackfillRequest, Backfills, Conductor, Gatekeeper
-from backfill_assets.control.standing import Standings
+from backfill_assets.control.catch_up import Ended
+from backfill_assets.control.conductor import BackfillRequest, Backfills
+from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import LIVE_TAG, UnitState
@@ -156,39 +154,25 @@ WEBSERVER = "BACKFILL_ASSETS_WEBSERVER"
 _ACTIVE = [status for status in BulkActionStatus if status not in BULK_ACTION_TERMINAL_STATUSES]
 
 
-@dataclass(frozen=True)
-class Services:
-    """The use cases for operators, the conductor's sensor and the runs of a campaign."""
-
-    control: Control
-    conductor: Conductor
-    gatekeeper: Gatekeeper
-    standings: Standings
-
-
-def services_of(application: Application, instance: dg.DagsterInstance, webserver: str = "") -> Services:
-    """The use cases for an application and an instance; backfills are launched through `webserver`, if given."""
-    gatekeeper = Gatekeeper(application.warehouse, partial(live_runs, instance))
-    backfills = DagsterBackfills(instance, webserver or os.environ.get(WEBSERVER, ""))
-    notify = application.notifier.notify
-    conductor = Conductor(application.warehouse, application.publisher, gatekeeper, backfills, notify)
-    control = Control(application.warehouse, conductor, application.planner.plan, notify)
-    standings = Standings(application.warehouse, application.publisher, gatekeeper, application.settings.roles or None)
-    return Services(control, conductor, gatekeeper, standings)
-
-
 def live_runs(instance: dg.DagsterInstance) -> tuple[str, ...]:
     """Ids of the live runs that are running or queued, oldest first; found by their tag."""
     wanted = dg.RunsFilter(tags={LIVE_TAG: "true"}, statuses=list(NOT_FINISHED_STATUSES))
     return tuple(reversed(instance.get_run_ids(wanted)))
 
 
+def live_days(instance: dg.DagsterInstance) -> frozenset[dt.date]:
+    """The days of the live runs that are running or queued, in any dataset."""
+    runs = instance.get_runs(dg.RunsFilter(tags={LIVE_TAG: "true"}, statuses=NOT_FINISHED_STATUSES))
+    return frozenset(dt.date.fromisoformat(key) for run in runs if (key := run.tags.get(PARTITION_NAME_TAG)))
+
+
 @dataclass(frozen=True)
 class DagsterBackfills(Backfills):
-    """Native backfills of a campaign, found by its tag."""
+    """Native backfills of a campaign, or, with the tag of units, of a unit: found by the tag and the name."""
 
     instance: dg.DagsterInstance
     webserver: str = ""
+    tag: str = CAMPAIGN_TAG
 
     def launch(self, request: BackfillRequest) -> str:
         """Launch a backfill through GraphQL and return its Dagster id.
@@ -200,23 +184,39 @@ class DagsterBackfills(Backfills):
 
     def active(self, campaign: str) -> tuple[str, ...]:
         """Ids of the campaign's backfills that are not over."""
-        return tuple(backfill.backfill_id for backfill in self._all(campaign, _ACTIVE))
+        return tuple(backfill.backfill_id for backfill in self._active(campaign))
+
+    def ended(self, unit: str, since: dt.datetime) -> tuple[Ended, ...]:
+        """The backfills of a unit (or a campaign) that were launched after `since` and are over, newest first."""
+        # The clocks of Dagster and of the ledger may differ.
+        filters = BulkActionsFilter(statuses=list(BULK_ACTION_TERMINAL_STATUSES), created_after=since - ONE_DAY)
+        return tuple(
+            Ended(
+                dt.datetime.fromtimestamp(one.backfill_end_timestamp or one.backfill_timestamp, dt.UTC),
+                one.status is BulkActionStatus.CANCELED,
+            )
+            for one in self._tagged(unit, filters)
+        )
 
     def cancel(self, campaign: str) -> int:
         """Have the daemon cancel what is left of the campaign's backfills, queued runs included."""
-        left = [b for b in self._all(campaign, _ACTIVE) if b.status is not BulkActionStatus.CANCELING]
+        left = [one for one in self._active(campaign) if one.status is not BulkActionStatus.CANCELING]
         for backfill in left:
             self.instance.update_backfill(backfill.with_status(BulkActionStatus.CANCELING))  # type: ignore[no-untyped-call]
         return len(left)
 
     def failure(self, campaign: str, but: Collection[str] = ()) -> str:
         """Why the newest backfill failed; empty unless it is over and something failed, runs in `but` not counted."""
-        newest = next(iter(self._all(campaign, None)), None)
+        filters = BulkActionsFilter(tags={self.tag: campaign})
+        newest = next(iter(self.instance.get_backfills(filters=filters)), None)
         return failure_of(self.instance, newest, but) if newest is not None else ""
 
-    def _all(self, campaign: str, statuses: Sequence[BulkActionStatus] | None) -> Sequence[DagsterBackfill]:
-        filters = BulkActionsFilter(statuses=statuses, tags={CAMPAIGN_TAG: campaign})
-        return self.instance.get_backfills(filters=filters)
+    def _active(self, name: str) -> Sequence[DagsterBackfill]:
+        return self._tagged(name, BulkActionsFilter(statuses=_ACTIVE))
+
+    def _tagged(self, name: str, filters: BulkActionsFilter) -> Sequence[DagsterBackfill]:
+        # Not by the filter of tags: in a database that was not migrated it finds a backfill only once it has runs.
+        return [one for one in self.instance.get_backfills(filters=filters) if one.tags.get(self.tag) == name]
 
 
 def _runs_by_state(instance: dg.DagsterInstance, backfill: DagsterBackfill) -> Counter[str]:

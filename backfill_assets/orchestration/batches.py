@@ -28,11 +28,11 @@ from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState, Work
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.orchestration.backfills import Services, services_of
 from backfill_assets.orchestration.batch_pool import BatchPool, Slot
 from backfill_assets.orchestration.launches import Context, work_tag
 from backfill_assets.orchestration.names import asset_key
 from backfill_assets.orchestration.release_events import evaluations
+from backfill_assets.orchestration.services import Services, services_of
 from dagster_batched_events import batched_events
 
 

@@ -16,7 +16,7 @@ from backfill_assets.dataset.checks import checks_of
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.orchestration.batches import wait_for_others
 from backfill_assets.orchestration.launches import target_of, unit_of
-from backfill_assets.orchestration.names import FAILED_DAYS, asset_key, days_of, layers_of, partitions_of
+from backfill_assets.orchestration.names import FAILED_DAYS, asset_key, days_of, partitions_of
 from backfill_assets.orchestration.release_events import evaluations, report_waiting
 
 _SHOWN = 20
@@ -91,12 +91,17 @@ def _evidence(application: Application, unit: Unit, name: str, days: tuple[dt.da
 def again(application: Application, unit: Unit, days: Collection[dt.date]) -> str:
     """What to materialize again for some days: all datasets of the unit, because one is built from another."""
     names = application.catalog.upstream_first(unit.targets)
-    what = "; ".join(f"{in_words(layers_of(application.dataset(name)))} of {name}" for name in names)
+    what = "; ".join(f"{in_words(application.dataset(name).launched_layers)} of {name}" for name in names)
     return f"{what} for {format_days(days)}"
 
 
 def how_to_go_on(unit: Unit, by_hand: str) -> str:
     """What to do once checks have failed; `by_hand` is what to materialize if no campaign does it."""
+    if unit.catches_up:
+        return (
+            "Correct the cause: the sensor catch_up builds these days again when their files, their upstream or the code have "
+            "changed. Until then it leaves them out"
+        )
     again = f"Correct the cause, then relaunch only what is missing, with:\n    backfill resume {unit.handle}\n"
     if unit.campaign:
         return f"{again}(if the change is intended, declare it in the specification: validation.expected_change)"

@@ -19,7 +19,13 @@ from backfill_assets.orchestration.assets import pipeline_assets, published_asse
 from backfill_assets.orchestration.checks import shadow_checks
 from backfill_assets.orchestration.jobs import operation_jobs, sweep_schedule
 from backfill_assets.orchestration.release_events import upstream_current
-from backfill_assets.orchestration.sensors import conduct_campaigns, dead_workers, late_deliveries, live_pipelines
+from backfill_assets.orchestration.sensors import (
+    catch_up,
+    conduct_campaigns,
+    dead_workers,
+    late_deliveries,
+    live_pipelines,
+)
 from backfill_assets.settings import Settings
 from backfill_assets.spark.registration import client_environment
 from backfill_assets.spark.server import SparkServer
@@ -112,7 +118,12 @@ def location_definitions(application: Application) -> dg.Definitions:
             *(pipeline.schedule for pipeline in pipelines if pipeline.schedule is not None),
             sweep_schedule(),
         ],
-        sensors=[dead_workers(application), conduct_campaigns(application), late_deliveries(application, pipelines)],
+        sensors=[
+            dead_workers(application),
+            conduct_campaigns(application),
+            catch_up(application),
+            late_deliveries(application, pipelines),
+        ],
         resources={"pyspark": warm_spark(application)},
         # One process per run: a chunk's steps share imports and connections, and a cancelled run ends completely.
         executor=dg.in_process_executor,

@@ -12,13 +12,13 @@ import dagster as dg
 from backfill_assets.application import Application
 from backfill_assets.core.days import parse_day
 from backfill_assets.operations import OPERATIONS, PARAMETERS, Operation, Shell
-from backfill_assets.orchestration.backfills import services_of
 from backfill_assets.orchestration.release_events import (
     release_metadata,
     released_events,
     report_outside_runs,
     report_stale,
 )
+from backfill_assets.orchestration.services import services_of
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.rollback import RolledBack
 from backfill_assets.storage.disk import below

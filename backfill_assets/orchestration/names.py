@@ -9,7 +9,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetC
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.errors import SettingsError
 from backfill_assets.core.layers import Layer
-from backfill_assets.dataset.definition import Dataset, Publication
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.settings import Settings
 from dagster_batched_events import UnreadableUrlError
 
@@ -20,12 +20,6 @@ FAILED_DAYS = "failed_days"
 def asset_key(layer: Layer, dataset: str) -> dg.AssetKey:
     """The asset of one layer of a dataset: `flights/raw` … `flights/published`."""
     return dg.AssetKey([dataset, str(layer)])
-
-
-def layers_of(dataset: Dataset) -> tuple[Layer, ...]:
-    """The layers of a dataset that can be launched: those that it has, but not published with approval."""
-    built = dataset.built_layers
-    return (*built, Layer.published) if dataset.publication is Publication.auto else built
 
 
 def op_name(layer: Layer, dataset: str) -> str:

@@ -1,14 +1,13 @@
 """All sensors, and the live pipeline with its schedules."""
 
 import datetime as dt
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
 from dagster import AssetSelection
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
-from dagster._core.storage.tags import PARTITION_NAME_TAG
 
 from backfill_assets.application import Application
 from backfill_assets.core.days import ONE_DAY, day_range
@@ -18,9 +17,10 @@ from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import LIVE_TAG, AttemptState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.evidence.late_deliveries import LateDay
-from backfill_assets.orchestration.backfills import services_of
+from backfill_assets.orchestration.backfills import live_days
 from backfill_assets.orchestration.event_log import DagsterEventLog
-from backfill_assets.orchestration.names import asset_key, layers_of
+from backfill_assets.orchestration.names import asset_key
+from backfill_assets.orchestration.services import services_of
 from backfill_assets.spark.server import SparkServer
 
 _COUNTS = "Its unfinished work does not count."
@@ -100,6 +100,46 @@ def conduct_campaigns(application: Application) -> dg.SensorDefinition:
     return sensor
 
 
+def catch_up(application: Application) -> dg.SensorDefinition:
+    """Launches the due days that datasets with `live.catch_up` have not published, one bounded backfill after the other."""
+    wanted = any(dataset.live.catch_up for dataset in application.catalog.definitions.values())
+
+    @dg.sensor(
+        name="catch_up",
+        minimum_interval_seconds=60,
+        default_status=dg.DefaultSensorStatus.RUNNING if wanted else dg.DefaultSensorStatus.STOPPED,
+        description="Fills the gaps of each release group that asks for it with live.catch_up in dataset.yaml.",
+    )
+    def sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        # Read again, as the conductor does: what has been corrected since this process started is worth another run.
+        fresh = Application(application.settings)
+        catching_up = services_of(fresh, context.instance).catching_up
+        if catching_up.groups and (obstacle := SparkServer(fresh.settings).obstacle()):
+            # A backfill that is refused would count as one that could not build its days.
+            return dg.SkipReason(f"waiting for the Spark server: {obstacle}")
+        groups, begun, done = catching_up.groups, time.monotonic(), list[str]()
+        first = next((n for n, group in enumerate(groups) if group[0] == context.cursor), 0)
+        for group in (*groups[first:], *groups[:first]):
+            if time.monotonic() - begun > _LONGEST_LOOK:
+                context.update_cursor(group[0])
+                break
+            if group not in application.catalog.groups:
+                done.append(f"{group[0]}: its datasets are others than Dagster has loaded; reload the code location")
+                continue
+            try:
+                done += [f"{group[0]}: {text}" for text in (catching_up.step(group),) if text]
+            except BackfillError as error:
+                # One group that cannot continue must not block the others.
+                context.log.warning(f"{group[0]}: {error}")
+        for text in done:
+            context.log.info(text)
+        return dg.SkipReason("; ".join(done) or "no dataset has a step to take; see: backfill status")
+
+    return sensor
+
+
+_LONGEST_LOOK = 20
+"""Seconds after which the next group is left to the next look: Dagster gives a sensor 60, and a launch may take as many."""
 _TAGS = {
     LIVE_TAG: "true",
     # Before every queued backfill; and the run queue keeps a slot that backfills cannot take.
@@ -160,7 +200,7 @@ def late_deliveries(application: Application, pipelines: Sequence[LivePipeline])
 
 def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
     members = [application.dataset(name) for name in group]
-    keys = [asset_key(layer, dataset.name) for dataset in members for layer in layers_of(dataset)]
+    keys = [asset_key(layer, dataset.name) for dataset in members for layer in dataset.launched_layers]
     job = dg.define_asset_job(
         name=f"live_{group[0]}",
         selection=AssetSelection.assets(*keys),
@@ -222,7 +262,8 @@ def _unseen(instance: dg.DagsterInstance, days: Sequence[LateDay]) -> list[tuple
 
     A run that landed them is not repeated, whatever its checks found, until something else is delivered.
     """
-    under_way = _under_way(instance, [day.day for day in days if day.gap])
+    # A live run that works on the day, or waits for it, may be the first run of a gap.
+    under_way = live_days(instance) if any(day.gap for day in days) else frozenset()
     days = [day for day in days if not (day.gap and day.day in under_way)]
     names = [_name(day) for day in days]
     runs: dict[str, list[dg.DagsterRun]] = {name: [] for name in names}
@@ -236,13 +277,6 @@ def _unseen(instance: dg.DagsterInstance, days: Sequence[LateDay]) -> list[tuple
         if not earlier
         or (day.files and len(earlier) <= _AGAIN and all(run.status is dg.DagsterRunStatus.FAILURE for run in earlier))
     ]
-
-
-def _under_way(instance: dg.DagsterInstance, days: Sequence[dt.date]) -> set[dt.date]:
-    """Days that a live run is working on, or waits for, in any dataset: it may be the first run of a gap."""
-    tags = {LIVE_TAG: "true", PARTITION_NAME_TAG: [day.isoformat() for day in days]}
-    runs = instance.get_runs(dg.RunsFilter(tags=tags, statuses=NOT_FINISHED_STATUSES)) if days else ()
-    return {dt.date.fromisoformat(run.tags[PARTITION_NAME_TAG]) for run in runs}
 
 
 def _name(late: LateDay) -> str:

@@ -12,7 +12,7 @@ import dagster as dg
 
 from backfill_assets.campaign.state import CAMPAIGN_TAG, CampaignState
 from backfill_assets.control.standing import CampaignStanding
-from backfill_assets.orchestration.backfills import services_of
+from backfill_assets.orchestration.services import services_of
 from backfill_assets.system import SystemUser
 from backfill_assets_tests.dagster.lab import Lab
 from backfill_assets_tests.harness.waiting import wait_for

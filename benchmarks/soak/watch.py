@@ -26,7 +26,7 @@ from backfill_assets.campaign.state import CAMPAIGN_TAG
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.release import ReleaseKind, ReleaseState
 from backfill_assets.core.unit import LIVE_TAG, UNIT_TAG, ReleaseRecord, UnitState
-from backfill_assets.orchestration.backfills import services_of
+from backfill_assets.orchestration.services import services_of
 from backfill_assets.spark.start import TABLES_KEPT
 from benchmarks.soak.actions import Situation
 from benchmarks.soak.processes import SPARK, Processes

@@ -66,6 +66,11 @@ def test_a_faulty_dataset_takes_with_it_what_is_built_from_it_and_nothing_else(t
         ("key:", "time_zone: Europe/Berlin\nkey:", "time_zone is Europe/Berlin, but UTC in trips"),
         ("key:", "publication: approval\nkey:", "publication is approval, but auto in trips"),
         ("key:", "end: 2024-12-31\nkey:", "end is 2024-12-31, but not set in trips"),
+        (
+            "key:",
+            "live: {catch_up: {days_per_run: 7}}\nkey:",
+            "live.catch_up is 7 days per run, oldest first, but not set in trips",
+        ),
     ],
 )
 def test_datasets_that_are_released_together_must_agree(tmp_path: Path, old: str, new: str, problem: str) -> None:

@@ -564,6 +564,14 @@ def test_an_open_unit_whose_launch_is_unknown_is_found(world: World) -> None:
     assert clean(world)
 
 
+def test_the_unit_that_a_sensor_looks_after_is_not_taken_for_a_forgotten_one(world: World) -> None:
+    world.events = KeptEvents()
+    days = {"sales": tuple(DAYS)}
+    launch = Launch({"sales": frozenset(DAYS)}, "catch_up:sales/90/u_1")
+    world.ledger.assign(launch, Unit("u_1", launch.opened_by, world.clock.now(), "ada", days, ReleaseMode.auto))
+    assert clean(world)
+
+
 def test_a_lock_of_a_dead_holder_is_released_and_one_that_is_held_is_not(world: World) -> None:
     left = world.ledger.lock("publish:sales", LEASE)
     left.__enter__()

@@ -28,10 +28,10 @@ from backfill_assets.core.unit import UNIT_TAG, Unit, UnitState
 from backfill_assets.dataset.definition import Publication
 from backfill_assets.evidence.relaunches import UpstreamPlaces
 from backfill_assets.orchestration import backfills
-from backfill_assets.orchestration.backfills import Services, services_of
 from backfill_assets.orchestration.checks import how_to_go_on
 from backfill_assets.orchestration.jobs import operation_jobs
 from backfill_assets.orchestration.launches import DeclaredChange, unit_of, updated
+from backfill_assets.orchestration.services import Services, services_of
 from backfill_assets_tests.harness.specifications import DAYS, NAME, PLAIN
 from backfill_assets_tests.unit.orchestration.house import BOTH, House
 from backfill_assets_tests.unit.release.test_watch_release import watcher

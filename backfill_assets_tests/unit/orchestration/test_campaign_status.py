@@ -15,7 +15,7 @@ from backfill_assets.core.certificate import Certificate, Prints, Recomputation,
 from backfill_assets.core.days import day_range
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.unit import Unit
-from backfill_assets.orchestration.backfills import services_of
+from backfill_assets.orchestration.services import services_of
 from backfill_assets_tests.harness.specifications import NAME
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import BOTH, House

@@ -13,7 +13,7 @@ from backfill_assets.campaign.specification import Notice
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs
 from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.text import number_of
-from backfill_assets.orchestration.backfills import Services, services_of
+from backfill_assets.orchestration.services import Services, services_of
 from backfill_assets_tests.harness.actors import Scheduler
 from backfill_assets_tests.harness.specifications import NAME, specification
 from backfill_assets_tests.unit.orchestration.house import BOTH, House

@@ -168,3 +168,10 @@ def test_the_status_names_the_days_that_are_missing_and_no_day_that_was_released
     house.released({day(1): []}, ("sales",))
     text = " ".join(CliRunner().invoke(app, ["status"]).output.split())
     assert "sales: due and not published: 2026-01-03 " in f"{text} "
+    # Nothing has been delivered for that day yet.
+    assert "fill gaps" not in text
+    file = house.world.folder / "sources" / "x" / "2026-01-03.csv"
+    file.parent.mkdir()
+    file.write_text("id\n1\n", encoding="utf-8")
+    text = " ".join(CliRunner().invoke(app, ["status"]).output.split())
+    assert "fill gaps: backfill run sales totals 2026-01-03 " in f"{text} "

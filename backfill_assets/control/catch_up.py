@@ -35,6 +35,8 @@ _TRIES: Final = 2
 """How many backfills of a unit may end without verdicts before it is given up."""
 _PAUSE: Final = dt.timedelta(minutes=5)
 """How long after a failed backfill, or after the last attempt of a failed live run, the days are tried again."""
+_DOUBLED: Final = 10
+"""How often the pause doubles at most: it is longer than a day by then."""
 _LOCK_WAIT: Final = dt.timedelta(seconds=5)
 """How long a look waits for another one: the next one comes a minute later."""
 
@@ -277,7 +279,7 @@ class CatchingUp(CatchUps):
         if blockers and len(ended) >= _TRIES:
             return self._give_up(unit, f"{len(ended)} backfills could not build it")
         # If nothing is missing but the release, it is tried again less and less often.
-        pause = _PAUSE if blockers else min(AGAIN, _PAUSE * 2 ** (len(ended) - 1))
+        pause = _PAUSE if blockers else min(AGAIN, _PAUSE * 2 ** min(len(ended) - 1, _DOUBLED))
         return self._launch(unit) if self.clock.now() - ended[0].at >= pause else ""
 
     def _is_at_work(self, unit: str) -> bool:

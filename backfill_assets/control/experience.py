@@ -133,7 +133,7 @@ class Experience(OnWarehouse):
         """How long a day took, on average of the newest published units; None before the first one."""
         done = [unit for unit in self.units if unit.state is UnitState.published][:_PACE_OF]
         ends = [max((a.ended_at for a in self.ledger.attempts(u.id) if a.ended_at), default=u.opened_at) for u in done]
-        days = sum(len({day for _, day in unit.days}) for unit in done)
+        days = sum(len(_days_of(unit)) for unit in done)
         spent = sum((end - unit.opened_at for unit, end in zip(done, ends, strict=True)), dt.timedelta(0))
         return spent / days if days else None
 

@@ -429,6 +429,16 @@ def test_a_release_that_failed_is_tried_again_less_and_less_often(shop: Shop) ->
     assert shop.built[LAST] == 1
 
 
+def test_a_release_that_has_failed_for_months_is_still_tried_again(shop: Shop) -> None:
+    shop.step()
+    unit = shop.newest
+    shop.build(unit, [LAST])
+    shop.end(unit)
+    shop.backfills.over[unit.id] *= 100
+    shop.pass_time(days=2)
+    assert shop.step().startswith("launched")
+
+
 def test_a_withdrawn_delivery_whose_file_is_still_there_does_not_count(shop: Shop) -> None:
     shop.build_next()
     shop.land(DUE[0])

@@ -26,9 +26,8 @@ from backfill_assets.dataset.deliveries import (
 )
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.reading import form_of, reading_of
-from backfill_assets.delta.opening import is_table, table_at
-from backfill_assets.delta.reading import files_of_days
-from backfill_assets.delta.shadows import keep, kept
+from backfill_assets.delta.opening import is_table
+from backfill_assets.delta.shadows import kept
 from backfill_assets.extracts.take import Extracts
 from backfill_assets.pipeline.formats import Found, delivered_rows, require_columns
 from backfill_assets.pipeline.raw_table import (
@@ -57,9 +56,10 @@ def land(
     now: dt.datetime,
     rows: Mapping[FileContent, int] | None = None,
 ) -> tuple[Delivery, ...]:
-    """Append files to raw in one commit and return a delivery for each; files that raw already has are only counted.
+    """Append files to raw in one commit and return a delivery for each; those that raw has and the ledger knows are counted.
 
-    `rows` is how many rows a content had when it was landed before; if raw has another number now, it is landed again.
+    `rows` is how many rows each known content had when it was landed. If raw has another number now, the content is landed again;
+    so is one that raw has and nobody knows: the run that landed it died before it compared the file with what it had read.
 
     Raises:
         SourceError: a file cannot be read as the dataset declares it, or changes while it is read; nothing of the batch is kept.
@@ -72,12 +72,8 @@ def land(
     if is_table(path):
         require_layout(loaded.dataset, read_table(spark, path), path)
     counts, before = rows_in_raw(path, days, form_of(reading_of(source))), rows or {}
-    if any(f.content in counts for f in files):
-        # The run that landed them may have died before they were on the disk.
-        keep(path, files_of_days(table_at(path), DELIVERY_DAY, days))
-    missing = {f for f in files if f.content not in counts}
-    short = missing | {f for f in files if f.content in before and counts.get(f.content) != before[f.content]}
-    fresh = [f for f in files if f in short and f.size]
+    short = [f for f in files if f.content not in before or counts.get(f.content) != before[f.content]]
+    fresh = [f for f in short if f.size]
     if fresh:
         found = [Found(f.day, f.path, f.file, f.fingerprint, f.delivered_at) for f in fresh]
         remedy = "nothing of this batch was landed: deliver the file again, complete and as dataset.yaml declares it"
@@ -86,7 +82,7 @@ def land(
             # Durable first: the ledger will say that these deliveries have landed.
             with kept(path):
                 replace_where(read, path, DELIVERY_DAY, _exactly(fresh))
-    _require_still(spark, loaded, layout, [f for f in files if f in short], fresh)
+    _require_still(spark, loaded, layout, short, fresh)
     measured = measured_rows(spark, loaded, layout, [f.content for f in files])
     return tuple(_delivery(loaded, f, measured.get(f.content, NOTHING_READ), now) for f in files)
 
@@ -231,14 +227,14 @@ class Landing(OnWarehouse):
         found = discover(loaded, self.layout, window)
         once_more = _to_land_again(loaded.dataset, known, lost)
         files = [_as_known(f, last) for f in found if _to_land(f, last, once_more)]
-        # What was marked as lost is landed in full, whatever rows raw still has.
-        rows = {d.content: d.rows if d.landings else sys.maxsize for d in known}
-        landed: tuple[Delivery, ...] = ()
+        seen = {place: one.order for place, one in last.items()}
         if files:
             with writing(spark, self.ledger, Layer.raw, name):
+                # Asked again: another driver may have landed some of them during the wait. Lost ones are landed in full.
+                counted = self.ledger.deliveries(name, window)
+                rows = {d.content: d.rows if d.landings else sys.maxsize for d in counted}
                 landed = land(spark, loaded, self.layout, files, self.clock.now(), rows)
-        seen = {place: one.order for place, one in last.items()}
-        self.ledger.add_deliveries(in_order(loaded.dataset, landed), seen)
+                self.ledger.add_deliveries(in_order(loaded.dataset, landed), seen)
         self._give_up(loaded, lost)
         if outdated := self.outdated_readings(name, window):
             counted = read_again(spark, loaded, self.layout, outdated)

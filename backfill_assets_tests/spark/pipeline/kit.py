@@ -127,7 +127,8 @@ class Kit:
     def land(self, loaded: LoadedDataset, *days: dt.date) -> tuple[Delivery, ...]:
         """Land the files that are there, and keep what a ledger would: `book` has all deliveries with their numbers."""
         files = discover(loaded, self.layout, loaded.dataset.delivery_days(days))
-        landed, known = land(self.spark, loaded, self.layout, files, NOW), self.book.get(loaded.name, ())
+        known = self.book.get(loaded.name, ())
+        landed = land(self.spark, loaded, self.layout, files, NOW, {d.content: d.rows for d in known})
         changed = received(known, in_order(loaded.dataset, landed))
         now = {d.content: d for d in (*known, *changed)}
         self.book[loaded.name] = tuple(now.values())

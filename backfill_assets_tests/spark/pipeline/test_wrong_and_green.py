@@ -33,7 +33,7 @@ from backfill_assets.pipeline.raw_table import DELIVERY_DAY, read_in_force
 from backfill_assets.pipeline.tables import read_days
 from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.sources import discover
-from backfill_assets_tests.harness.between import between
+from backfill_assets_tests.harness.between import Died, between
 from backfill_assets_tests.harness.without_dagster import build, built, judged, opened, publish
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, D4, DAYS, FACT, NOW, STAGING, TRIPS, Kit, values
 
@@ -549,6 +549,29 @@ def test_a_file_that_is_still_being_written_while_it_is_landed_is_refused_and_le
     with pytest.raises(SourceError, match=rf"trips/{D1}.csv changed or vanished while it was read"):
         land(kit.spark, loaded, kit.layout, [begun], NOW)
     assert [d.rows for d in kit.land(loaded, D1, D2)] == [2, 1]
+
+
+def test_a_file_that_is_replaced_for_a_moment_while_a_landing_dies_counts_as_it_is(kit: Kit) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,10,1.00")
+    listed = discover(loaded, kit.layout, [D1])
+    looks = iter(("reads its header", "compares it again"))
+
+    def dies(_call: str) -> None:
+        if next(looks) == "compares it again":
+            raise Died
+
+    dying = replace(kit.layout, sources=between(kit.layout.sources, {"each"}, before=dies))
+    kit.deliver(D1, f"{D1},1,a,20,1.00")
+    with pytest.raises(Died):
+        land(kit.spark, loaded, dying, listed, NOW)
+    # Raw has the rows of one content under the fingerprint of another one.
+    assert values(kit.raw(loaded), "amount") == [(20.0,)]
+    kit.deliver(D1, f"{D1},1,a,10,1.00")
+    pipeline = Application(kit.settings).pipeline
+    pipeline.land(kit.spark, "trips", (D1,))
+    assert pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 1}
+    assert values(kit.staged(loaded), "amount") == [(10.0,)]
 
 
 @pytest.mark.parametrize("second", ["the days before it", "the days after it"])

@@ -126,11 +126,20 @@ class Seam:
 
 @dataclass(frozen=True)
 class NullRise:
-    """A column of a day whose share of nulls has risen, from `before` to `share`, both fractions."""
+    """A column of a day whose share of nulls has risen, from `before` to `share`, both fractions.
+
+    `later` is the day whose share it is, if that is one after the judged day that was checked before it.
+    """
 
     column: str
     share: Decimal
     before: Decimal
+    later: dt.date | None = None
+
+    @property
+    def place(self) -> str:
+        """The column, and the day if it is a later one."""
+        return self.column if self.later is None else f"{self.column} on {self.later}"
 
 
 DELIVERY_FILE = "delivery file"

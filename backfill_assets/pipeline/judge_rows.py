@@ -140,7 +140,7 @@ def judge_nulls(dataset: Dataset, compared: Compared) -> CheckOutcome:
     """Judge whether columns are null far more often than before."""
     limit = dataset.checks.null_share.max_rise
     risen = [one for one in compared.null_rises if one.share - one.before > limit]
-    found = ", ".join(f"{o.column} {format_percent(o.share)} (was {format_percent(o.before)})" for o in risen)
+    found = ", ".join(f"{o.place} {format_percent(o.share)} (was {format_percent(o.before)})" for o in risen)
     return CheckOutcome(
         not risen, "no column that is null far more often", found or "none", f"{format_percent(limit)} points"
     )

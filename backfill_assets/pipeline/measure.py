@@ -269,6 +269,7 @@ _SPAN: Final = 28
 """How many days on either side show which steps are usual: four weeks."""
 
 Days = tuple[dt.date, ...]
+Evidence = Mapping[dt.date, DayEvidence]
 
 
 @dataclass(frozen=True)
@@ -288,61 +289,59 @@ class Neighbours:
     unit: Unit
     frames: Frames
 
-    def seams(self, batch: Mapping[dt.date, Sides]) -> Mapping[dt.date, tuple[Seam, ...]]:
+    def around(self, batch: Mapping[dt.date, Sides], built: Files, published: Files) -> Around:
+        """All that the days around the batch say about it; `published` also has a week around the `built` days."""
+        # Read once, and first: what is checked from here on makes the answer out of date.
+        near = self._evidence(self._near(batch))
+        return Around(_checked(near), self._seams(batch, near), self._null_rises(built, published, near))
+
+    def checked_beside(self, batch: Collection[dt.date]) -> Mapping[dt.date, int]:
+        """The days around the batch that the unit has checked, with the attempt whose evidence counts."""
+        return _checked(self._evidence(self._near(batch)))
+
+    def _near(self, batch: Collection[dt.date]) -> set[dt.date]:
+        """The days around the batch on which its steps and shares of nulls depend; steps also need to know the usual ones."""
+        days = {day for both in self._touched(batch).values() for day in both}
+        return (days | {near for day in batch for near in week_around(day)}) - set(batch)
+
+    def _seams(self, batch: Mapping[dt.date, Sides], near: Evidence) -> Mapping[dt.date, tuple[Seam, ...]]:
         """The steps at those places of the unit that touch the batch, by the day of the batch that is responsible for them.
 
         Only steps into or out of days whose published content changes are checked; if there are none, no table is read. Days
         that the unit holds count as built; those not built yet are left out. For other days only row counts and sums are
         known, so percentiles and distinct counts have steps only among the unit's days.
         """
-        at = self._places(batch)
+        at = self._places(batch, near)
         if not at:
             return {}
-        old, new = self._series(at, batch)
+        old, new = self._series(at, batch, near)
         found: dict[dt.date, list[Seam]] = {}
         for seam in seams(self.frames.loaded.name, old, new, at):
             found.setdefault(seam.day if seam.day in batch else seam.day - ONE_DAY, []).append(seam)
         return {day: tuple(own) for day, own in found.items()}
 
-    def around(self, batch: Mapping[dt.date, Sides], built: Files, published: Files) -> Around:
-        """All that the days around the batch say about it; for `built` and `published` see `null_rises`."""
-        # Read first: what is checked from here on makes the answer out of date.
-        beside = self.checked_beside(batch)
-        return Around(beside, self.seams(batch), self.null_rises(built, published))
-
-    def checked_beside(self, batch: Collection[dt.date]) -> Mapping[dt.date, int]:
-        """The days around the batch that the unit has checked, with the attempt whose evidence counts."""
-        days = {day for both in self._touched(batch).values() for day in both}
-        days |= {near for day in batch for near in week_around(day)}
-        return {day: e.attempt for day, e in self._evidence(days - set(batch)).items() if e.verdicts}
-
-    def null_rises(self, built: Files, published: Files) -> Mapping[dt.date, tuple[NullRise, ...]]:
-        """The columns of the batch's days that are null more often than before; `published` also has a week around the days.
+    def _null_rises(self, built: Files, published: Files, near: Evidence) -> Mapping[dt.date, tuple[NullRise, ...]]:
+        """The columns of the batch's days that are null more often than before.
 
         Days after the batch that were checked before it could not be compared with it: if one of their columns turns out to be null
-        more often, the last day of the batch before it is responsible, and the name of the column says where.
+        more often, the last day of the batch before it is responsible, with the later day.
         """
-        around = {near for day in built for near in week_around(day)} - built.keys()
-        beside = self._evidence(around)
+        around = {day for own in built for day in week_around(own)}
+        beside = {day: e for day, e in near.items() if day in around}
         files = {day: one.shadow_files for day, one in beside.items()}
-        dataset = self.frames.dataset
-        columns = sorted(dataset.columns.keys() - set(dataset.required_columns))
+        columns = sorted(self.frames.dataset.columns.keys() - set(self.frames.dataset.required_columns))
         found = dict(null_rises(columns, built, published, files))
         later = {
             day: files[day] for day, e in beside.items() if e.verdicts and day > min(built) and day not in published
         }
-        known = {
-            (day, rise.column) for day, e in beside.items() if e.compared is not None for rise in e.compared.null_rises
-        }
+        risen = ((day, one) for day, e in beside.items() if e.compared is not None for one in e.compared.null_rises)
+        known = {(one.later or day, one.column) for day, one in risen}
         for day, rises in null_rises(columns, later, published, {**files, **built}).items():
             before = max(own for own in built if own < day)
-            for rise in rises:
-                there = f"{rise.column} on {day}"
-                if (day, rise.column) not in known and not any(column == there for _, column in known):
-                    found[before] += (replace(rise, column=there),)
+            found[before] += tuple(replace(one, later=day) for one in rises if (day, one.column) not in known)
         return found
 
-    def _evidence(self, days: Collection[dt.date]) -> Mapping[dt.date, DayEvidence]:
+    def _evidence(self, days: Collection[dt.date]) -> Evidence:
         """What the unit has built of these days by the present code and contract: the others are going to be built again."""
         loaded = self.frames.loaded
         held = sorted(set(days) & set(self.unit.targets[loaded.name]))
@@ -350,13 +349,12 @@ class Neighbours:
         now = (loaded.code_version, self.unit.contract.of(loaded.name).hash)
         return {day: e for (_, day), e in found.items() if (e.basis.code, e.basis.contract) == now}
 
-    def _places(self, batch: Mapping[dt.date, Sides]) -> Days:
+    def _places(self, batch: Mapping[dt.date, Sides], near: Evidence) -> Days:
         own = self._touched(batch)
-        # The side of a step that is built last is responsible for it, even if its own content is unchanged.
-        built = self._evidence({day for both in own.values() for day in both} - set(batch))
         changed = {day for day, sides in batch.items() if _is_changed(sides.published, sides.shadow)}
+        # The side of a step that is built last is responsible for it, even if its own content is unchanged.
         changed |= {
-            day for day, e in built.items() if e.verdicts and _is_changed(e.measured.published, e.measured.shadow)
+            day for day, e in near.items() if e.verdicts and _is_changed(e.measured.published, e.measured.shadow)
         }
         return tuple(place for place, both in own.items() if both & changed)
 
@@ -366,20 +364,24 @@ class Neighbours:
         return {place: sides for place, sides in both.items() if sides & set(batch)}
 
     def _series(
-        self, at: Days, batch: Mapping[dt.date, Sides]
+        self, at: Days, batch: Mapping[dt.date, Sides], near: Evidence
     ) -> tuple[dict[dt.date, Figures], dict[dt.date, Figures]]:
         window = {day for place in at for day in day_range(place - ONE_DAY * _SPAN, place + ONE_DAY * (_SPAN - 1))}
         others = window - set(batch)
         around = published_figures(self.frames, sorted(others - set(self.unit.targets[self.frames.loaded.name])))
         old, new = {**around}, {**around}
-        for day, one in self._evidence(others).items():
-            if one.verdicts:
+        for day, one in {**near, **self._evidence(others - self._near(batch))}.items():
+            if one.verdicts and day in others:
                 _add(day, one.measured.published, old)
                 _add(day, one.measured.shadow, new)
         for day, sides in batch.items():
             _add(day, sides.published, old)
             _add(day, sides.shadow, new)
         return old, new
+
+
+def _checked(near: Evidence) -> Mapping[dt.date, int]:
+    return {day: e.attempt for day, e in near.items() if e.verdicts}
 
 
 def week_around(day: dt.date) -> Days:

@@ -46,7 +46,7 @@ def usual(days: Sequence[dt.date]) -> dict[dt.date, Sides]:
 def found(world: World, unit: Unit, batch: Mapping[dt.date, Sides]) -> Mapping[dt.date, tuple[Seam, ...]]:
     sales = loaded(world.datasets["sales"], world.folder)
     frames = Frames(NO_SPARK, sales, layout(world.folder), "", tuple(batch))
-    return Neighbours(world.ledger, unit, frames).seams(batch)
+    return Neighbours(world.ledger, unit, frames).around(batch, {day: files(day, 0) for day in batch}, {}).seams
 
 
 def built(
@@ -75,8 +75,8 @@ def test_days_that_were_checked_before_the_days_before_them_are_compared_with_th
 
     def rises(batch: Sequence[dt.date], nulls: int) -> dict[dt.date, list[str]]:
         neighbours = Neighbours(world.ledger, unit, Frames(NO_SPARK, sales, layout(world.folder), "", tuple(batch)))
-        found = neighbours.null_rises({day: files(day, nulls) for day in batch}, {})
-        return {day: [rise.column for rise in own] for day, own in found.items() if own}
+        found = neighbours.around(usual(batch), {day: files(day, nulls) for day in batch}, {}).null_rises
+        return {day: [rise.place for rise in own] for day, own in found.items() if own}
 
     assert rises(second, 100) == {}, "compared with themselves"
     built(world, unit, usual(second), nulls=100)

@@ -66,7 +66,7 @@ def keep(root: Location, files: Iterable[str], bring: Sync = sync) -> None:
     The complete log, because the writer of an earlier commit may have died before its sync, and a log must have no gap.
 
     Raises:
-        StorageError: the disk does not confirm them.
+        StorageError: the disk does not confirm them, or a file lies elsewhere.
     """
 
     def bring_if_there(path: Location) -> None:
@@ -74,9 +74,21 @@ def keep(root: Location, files: Iterable[str], bring: Sync = sync) -> None:
         with suppress(FileNotFoundError):
             bring(path)
 
+    data = [root / unquote(file) for file in files]
+    for path in data:
+        _require_below(path, root)
     with _confirmed(root):
-        found = [*(root / unquote(file) for file in files), *_log_files(root / LOG, -1)]
-        _bring_with_folders(root, found, bring_if_there)
+        _bring_with_folders(root, [*data, *_log_files(root / LOG, -1)], bring_if_there)
+
+
+def _require_below(path: Location, root: Location) -> None:
+    try:
+        path.relative_to(root)
+    except ValueError as error:
+        raise StorageError(
+            f"{root}: its log names a file of another folder ({path}), as no commit of this project does; end the other writer, "
+            "and see: backfill doctor"
+        ) from error
 
 
 @contextmanager
@@ -84,7 +96,7 @@ def kept(root: Location, bring: Sync = sync) -> Iterator[None]:
     """Sync to the disk what the block commits to a table, with all folders; engines do not do that.
 
     Raises:
-        StorageError: the disk does not confirm it.
+        StorageError: the disk does not confirm it, or a commit names a file that lies elsewhere.
     """
     above = max((version for version, _ in commits(root / LOG)), default=-1)
     yield

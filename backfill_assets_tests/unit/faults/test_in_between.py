@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from backfill_assets.core.errors import BackfillError, LedgerError, ReadBackError
+from backfill_assets.core.errors import BackfillError, LedgerError, ReadBackError, StorageError
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import UnitState
 from backfill_assets.delta import shadows
@@ -295,4 +295,6 @@ def test_every_file_that_a_block_writes_to_a_table_is_synced_to_disk(observed: O
     with shadows.kept(OnDisk(home), on_paths(synced.append)):
         pass
     assert synced == []
+    with pytest.raises(StorageError, match=r"its log names a file of another folder .*/elsewhere/1\.parquet"):
+        shadows.keep(OnDisk(home), ["/elsewhere/1.parquet"])
     observed.found(f"{len(written)} data files, the log and their folders are on the disk; no more than was written")

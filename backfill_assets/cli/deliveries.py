@@ -10,6 +10,7 @@ import typer
 
 from backfill_assets.application import Application
 from backfill_assets.cli.output import Json, as_json, say, table
+from backfill_assets.cli.stale import warn_of_problems
 from backfill_assets.core.days import format_days, parse_days
 from backfill_assets.core.errors import ArgumentError
 from backfill_assets.core.text import number_of
@@ -48,8 +49,10 @@ def withdraw(
     commands = application.delivery_commands
     done = commands.restore(dataset, chosen, reason) if undo else commands.withdraw(dataset, chosen, reason)
     # A day that was published from the deliveries now in force is up to date.
-    stale = tuple(day for day in application.staleness.of(dataset, {StaleCause.source}).days if day in done.published)
+    found = application.staleness.of(dataset, {StaleCause.source})
+    stale = tuple(day for day in found.days if day in done.published)
     _say(dataset, done, "restored" if undo else "withdrawn", stale)
+    warn_of_problems([found])
 
 
 def reland(

@@ -216,6 +216,9 @@ def test_what_cannot_be_compared_is_said_and_hides_nothing_else(house: House) ->
     said = run("stale", "sales")
     assert "sales could not be compared: sales: the file of reference cities" in said
     assert "nothing is stale" not in said
+    said = run("withdraw", "sales", f"x/{D1}.csv", "--reason", "wrong")
+    assert f"published as before: {D1}; build them again" in said
+    assert "sales could not be compared: sales: the file of reference cities" in said
 
 
 def test_a_change_of_the_contract_or_the_reading_hides_no_other_data(house: House) -> None:

@@ -188,11 +188,14 @@ def read_meta(connection: Connection, table: Table, key: str) -> str | None:
 
 def _engine(url: URL) -> Engine:
     if url.get_backend_name() == "sqlite":
-        engine = create_engine(url, hide_parameters=True, connect_args={"timeout": BUSY_SECONDS})
+        engine = create_engine(
+            url, hide_parameters=True, pool_timeout=BUSY_SECONDS, connect_args={"timeout": BUSY_SECONDS}
+        )
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    more: dict[str, Any] = {}
+    # With more batches at a time than connections, each waits for one as long as for another write.
+    more: dict[str, Any] = {"pool_timeout": BUSY_SECONDS}
     if url.get_driver_name() == "psycopg2":
         # By default, a bulk upsert makes one round trip per row.
         more["executemany_mode"] = "values_plus_batch"

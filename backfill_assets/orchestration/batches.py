@@ -22,7 +22,14 @@ from backfill_assets.campaign.state import CAMPAIGN_TAG, WORKING, Action, Journa
 from backfill_assets.control.conductor import REFUSED, Batch
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.days import format_days, grouped_by_text
-from backfill_assets.core.errors import BackfillError, CampaignError, EngineError, QueryTimeoutError, ServerLostError
+from backfill_assets.core.errors import (
+    BackfillError,
+    CampaignError,
+    EngineError,
+    QueryTimeoutError,
+    ServerLostError,
+    UnitError,
+)
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
@@ -63,6 +70,7 @@ def kept_lease(ledger: Ledger, attempt: Attempt, lease: dt.timedelta) -> Iterato
 
 
 _LOOK_SECONDS: Final = 2.0
+_MOST_LINES: Final = 20
 _OTHER_LOOK_SECONDS: Final = 1.0
 Days = tuple[dt.date, ...]
 
@@ -205,14 +213,23 @@ class _NoGate:
                     return None
                 other = _other_at_work(self.context, self.application, unit, name, todo)
                 if other is None:
-                    run = self.context.run.run_id
-                    return ledger.start_attempt(unit.id, name, todo, run, application.settings.lease)
+                    return self._started(unit, name, todo)
             if not logged:
                 logged = True
                 self.context.log.info(
                     f"waiting for run {other.run} (attempt {other.number}), which works on {format_days(other.days)}"
                 )
             time.sleep(_OTHER_LOOK_SECONDS)
+
+    def _started(self, unit: Unit, name: str, days: Days) -> Attempt | None:
+        ledger = self.application.ledger
+        try:
+            return ledger.start_attempt(unit.id, name, days, self.context.run.run_id, self.application.settings.lease)
+        except UnitError:
+            # Another launch has released it since this one looked: that is why days seemed to lack something.
+            if ledger.unit(unit.id).state is UnitState.open:
+                raise
+            return None
 
     def engine_failed(self, attempt: Attempt, layer: Layer, error: EngineError) -> None:
         """Leave it to the run to fail."""
@@ -320,7 +337,10 @@ class _CampaignGate:
         with contextlib.suppress(CampaignError):
             # It may have been paused or stopped at the same moment; the days have failed all the same.
             self.services.conductor.halt(campaign, reason, self.seen[attempt.number])
-        listed = "\n".join(grouped_by_text((verdict.day, str(verdict)) for verdict in refusals)[:20])
+        lines = grouped_by_text((verdict.day, str(verdict)) for verdict in refusals)
+        if more := lines[_MOST_LINES:]:
+            lines = [*lines[:_MOST_LINES], f"and {len(more)} more: backfill status {campaign}"]
+        listed = "\n".join(lines)
         if self.application.ledger.campaign(campaign).phase in WORKING:
             # Resumed since the batch began, or changed at the same moment; the conductor checks the failed days next.
             then = (

@@ -14,8 +14,9 @@ import pytest
 
 from backfill_assets.core.errors import EngineError
 from backfill_assets.core.evidence import DayEvidence
-from backfill_assets.core.unit import Attempt, AttemptState, Unit
+from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState
 from backfill_assets.orchestration import batches
+from backfill_assets_tests.harness.between import between, nothing
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.unit.orchestration.house import House
 
@@ -37,13 +38,16 @@ class Step:
         self.runs[run] = SimpleNamespace(is_finished=finished)
         return self.house.world.ledger.start_attempt(self.unit.id, "sales", days, run, LEASE)
 
-    def build(self, session: Callable[..., Any] = lambda *_: nullcontext()) -> tuple[dt.date, ...]:
+    def build(
+        self, session: Callable[..., Any] = lambda *_: nullcontext(), between_calls: Callable[[str], None] = nothing
+    ) -> tuple[dt.date, ...]:
         application = self.house.application
         pipeline = SimpleNamespace(
             days_to_build=application.pipeline.days_to_build, build=lambda *_: None, validate=self._validate
         )
         stripped: Any = SimpleNamespace(
-            ledger=self.house.world.ledger, clock=self.house.world.clock, pipeline=pipeline, session=session,
+            ledger=between(self.house.world.ledger, {"start_attempt"}, before=between_calls),
+            clock=self.house.world.clock, pipeline=pipeline, session=session,
             settings=SimpleNamespace(lease=LEASE, query_timeout=LEASE), dataset=application.dataset,
         )  # fmt: skip
         context: Any = SimpleNamespace(
@@ -75,6 +79,18 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
     events: list[Callable[[], object]] = []
     monkeypatch.setattr(batches, "time", SimpleNamespace(sleep=lambda _: events.pop(0)()))
     return events
+
+
+def test_a_unit_that_another_launch_releases_at_the_last_moment_leaves_nothing_to_build(step: Step) -> None:
+    world = step.house.world
+
+    def released(_call: str) -> None:
+        world.build(step.unit, "sales", {D1: [1], D2: [2]})
+        world.publisher().release(step.unit.id)
+
+    assert step.build(between_calls=released) == ()
+    assert "mine" not in step.states()
+    assert world.ledger.unit(step.unit.id).state is UnitState.published
 
 
 def test_days_that_another_launch_builds_meanwhile_are_not_built_again(

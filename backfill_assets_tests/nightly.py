@@ -197,6 +197,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "dagster/test_postgres.py::test_a_native_backfill_is_published_and_rolled_back_with_everything_on_postgres": (),
     "dagster/test_postgres_deaths.py": (),
     "dagster/test_server_deaths.py": (),
+    "dagster/test_on_a_store.py": (),
     "dagster/test_soak.py": (),
     "dagster/test_worker_deaths.py": (),
     "dagster/test_tutorial.py": (),

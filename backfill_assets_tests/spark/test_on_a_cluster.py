@@ -100,8 +100,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         }
         for name, value in environ.items():
             patch.setenv(name, value)
-        # With it the doctor would ask for reports of releases to Dagster, which is not there.
-        patch.delenv("DAGSTER_HOME", raising=False)
         cluster = SparkCluster(root, "600m")
         running.callback(cluster.stop)
         patch.setenv("BACKFILL_ASSETS_SPARK_URL", cluster.start(Settings.from_env(os.environ), 2))

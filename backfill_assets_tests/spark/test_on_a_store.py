@@ -60,8 +60,6 @@ def application(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environ.items():
             patch.setenv(name, value)
-        # These releases are made without Dagster: the doctor would ask an instance that knows nothing of them.
-        patch.delenv("DAGSTER_HOME", raising=False)
         made = Application.from_env()
         yield made
         made.ledger.close()

@@ -5,19 +5,12 @@ Raw keeps text files as delivered lines, so they can be read again without the s
 
 from __future__ import annotations
 
-import codecs
-import csv as csv_module
 import datetime as dt
-import gzip
-import io
-import itertools
 import json
 import re
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Final, assert_never, cast
+from typing import Final, assert_never
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,14 +20,26 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.core.delivery import ARCHIVES
 from backfill_assets.core.errors import SourceError
-from backfill_assets.core.text import in_one_line, shortened, visible
+from backfill_assets.core.text import in_one_line
 from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.dataset.sources import Encoding, Files, Format, NamedBy, Source, Undeclared
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, Headers, csv_cells, dropped, json_cells
 from backfill_assets.pipeline.tables import quoted, struct_of
 from backfill_assets.storage.location import Location
+from backfill_assets.storage.text_files import (
+    BLANK,
+    OPTIONAL,
+    SHOWN_CHARACTERS,
+    columns_of,
+    expected,
+    headline,
+    lines_in,
+    listed,
+    opened_text,
+    readable,
+    require_names,
+)
 
-_LONGEST_HEADER: Final = 1 << 20
 _LONGEST_RECORD: Final = 1 << 26
 _TAIL: Final = 1 << 16
 _CHUNK: Final = 1 << 20
@@ -44,12 +49,6 @@ _NOT_READ: Final = re.compile(
 _COMPRESSED: Final = re.compile(
     rb"\x1f\x8b|\x1f\x9d|\x28\xb5\x2f\xfd|BZh[1-9]1AY|PK\x03\x04|7z\xbc\xaf|\xfd7zXZ|\x04\x22\x4d\x18"
 )
-_MOST_COLUMNS: Final = 10_000
-_SHOWN: Final = 50
-_SHOWN_CHARACTERS: Final = 1_000
-_SEPARATOR: Final = "\x1f"
-_BLANK: Final = bytes(range(0x21))
-_OPTIONAL: Final = ", where source.optional (a reference has its own) lists columns that some files do not have"
 
 
 def require_columns(file: Location, shown: str, declared: Files) -> None:
@@ -91,94 +90,9 @@ def cells_of(lines: DataFrame, declared: Files, headers: Headers | None) -> Data
             assert_never(declared.format)
 
 
-def headline(file: Location, shown: str) -> bytes:
-    """The bytes of the first line of a text file that is not blank; empty if there is none.
-
-    Raises:
-        SourceError: the line does not end within the first MiB, or the file cannot be read.
-    """
-    with _lines(file, shown) as lines:
-        return _first_line(lines, shown)
-
-
-def columns_of(line: bytes, shown: str, declared: Files) -> tuple[str, ...]:
-    """What a headline calls the columns, in order and in lower case.
-
-    Raises:
-        SourceError: declared columns are missing or named twice, or the line is no headline.
-    """
-    if not line:
-        # A failed export leaves such a file: a complete file without rows still has its header.
-        raise SourceError(
-            f"{shown}: it has no header, so it is incomplete; deliver it again (a file without rows is a header alone). If it only "
-            "marks that other files are complete, exclude it by a narrower source.path in dataset.yaml"
-        )
-    options = declared.csv
-    delimiter = options.delimiter.replace("\\t", "\t")
-    text = line.decode(declared.encoding, "replace").replace(delimiter, _SEPARATOR)
-    try:
-        row = next(csv_module.reader([text], delimiter=_SEPARATOR, quotechar=options.quote), [])
-    except csv_module.Error as error:
-        raise SourceError(f"{shown}: its header cannot be read: {in_one_line(error)}; deliver it again") from error
-    if len(row) > _MOST_COLUMNS:
-        raise SourceError(
-            f"{shown}: its header names {len(row):,} columns, at most {_MOST_COLUMNS:,} are read; deliver it again"
-        )
-    names = tuple(name.replace(_SEPARATOR, delimiter).strip().lower() for name in row)
-    _check_names(names, shown, declared)
-    return names
-
-
-@contextmanager
-def _readable(shown: str) -> Iterator[None]:
-    """Refuse a file that turns out to be gone, cut or damaged while it is read."""
-    try:
-        yield
-    except (OSError, EOFError, zlib.error) as error:
-        raise SourceError(f"{shown}: cannot be read: {in_one_line(error)}; deliver it again") from error
-
-
-@contextmanager
-def _opened(file: Location) -> Iterator[BinaryIO]:
-    """The content of a text file, decompressed if its name says that it is compressed."""
-    with file.reader() as content:
-        match file.suffix:
-            case ".gz":
-                with gzip.open(content) as text:
-                    yield cast("BinaryIO", text)
-            case ".zst":
-                with pa.CompressedInputStream(content, "zstd") as text:
-                    yield cast("BinaryIO", text)
-            case _:
-                yield content
-
-
-@contextmanager
-def _lines(file: Location, shown: str, longest: int = _LONGEST_HEADER) -> Iterator[Iterator[bytes]]:
-    """The lines of a text file as Spark splits them, compressed or not, without a byte order mark."""
-    with _readable(shown), _opened(file) as content:
-        # Every byte is a character in this encoding, so all bytes are kept.
-        text = io.TextIOWrapper(content, encoding="latin-1")
-        read = iter(lambda: text.readline(longest).encode("latin-1"), b"")
-        first = next(read, b"").removeprefix(codecs.BOM_UTF8)
-        yield itertools.chain([first], read)
-
-
-def _first_line(lines: Iterator[bytes], shown: str) -> bytes:
-    """The first line that is not blank, or nothing; a file that begins with 1 MiB of blanks is refused."""
-    length = 0
-    for line in lines:
-        length += len(line)
-        if length >= _LONGEST_HEADER:
-            raise SourceError(f"{shown}: its header does not end within {_LONGEST_HEADER >> 20} MiB; deliver it again")
-        if line.strip(_BLANK):
-            return line.rstrip(b"\n")
-    return b""
-
-
 def _check_archive(file: Location, shown: str) -> None:
     """Refuse a file whose name and bytes disagree about compression: Spark goes by the name, and would read other lines."""
-    with _readable(shown), file.reader() as content:
+    with readable(shown), file.reader() as content:
         begin = content.read(10)
     mark = ARCHIVES.get(file.suffix)
     if mark and not begin.startswith(mark):
@@ -195,40 +109,26 @@ def _check_end(file: Location, shown: str) -> None:
 
     A crash leaves such a line in place of rows, and Spark reads it as blank. Blank lines may follow it.
     """
-    with _readable(shown):
+    with readable(shown):
         end = _end_of_archive(file) if file.suffix in ARCHIVES else file.end(_TAIL)
-    end = end.rstrip(_BLANK[1:])
-    if end and not end.replace(b"\r", b"\n").rpartition(b"\n")[2].strip(_BLANK):
+    end = end.rstrip(BLANK[1:])
+    if end and not end.replace(b"\r", b"\n").rpartition(b"\n")[2].strip(BLANK):
         raise SourceError(f"{shown}: it ends in zero bytes, so it is incomplete; deliver it again")
 
 
 def _end_of_archive(file: Location) -> bytes:
     end = b""
-    with _opened(file) as content:
+    with opened_text(file) as content:
         while chunk := content.read(_CHUNK):
             end = (end + chunk)[-_TAIL:]
     return end
-
-
-def _check_names(found: tuple[str, ...], shown: str, declared: Files) -> None:
-    own = declared.headers
-    # A column that has its own name there is missing even if it is optional: it would be null although the file has it.
-    wanted = {*declared.required, *(name for name in declared.columns if name in found)}
-    missing = [declared.shown(name) for name in declared.columns if name in wanted and own[name] not in found]
-    twice = [declared.shown(name) for name in declared.columns if found.count(own[name]) > 1]
-    if missing or twice:
-        what = f"does not name {', '.join(missing)}" if missing else f"names {', '.join(twice)} twice"
-        raise SourceError(
-            f"{shown}: its header {what}; expected {_expected(declared)}; found {_listed(found)}. "
-            f"Deliver it with these columns, or correct columns in dataset.yaml{_OPTIONAL if missing else ''}"
-        )
 
 
 def _check_keys(file: Location, shown: str, declared: Files) -> None:
     """Refuse a file if a required column is in none of its records: it has another name there. One is often enough."""
     missing = {declared.headers[name] for name in declared.required}
     found: dict[str, None] = {}
-    with _lines(file, shown, _LONGEST_RECORD) as lines:
+    with lines_in(file, shown, _LONGEST_RECORD) as lines:
         for line in lines:
             if not missing:
                 return
@@ -237,8 +137,8 @@ def _check_keys(file: Location, shown: str, declared: Files) -> None:
     if missing and found:
         names = ", ".join(declared.shown(name) for name, own in declared.headers.items() if own in missing)
         raise SourceError(
-            f"{shown}: none of its records has {names}; expected {_expected(declared)}; found "
-            f"{_listed(tuple(found))}. Deliver it with these keys, or correct columns in dataset.yaml{_OPTIONAL}"
+            f"{shown}: none of its records has {names}; expected {expected(declared)}; found "
+            f"{listed(tuple(found))}. Deliver it with these keys, or correct columns in dataset.yaml{OPTIONAL}"
         )
 
 
@@ -250,15 +150,6 @@ def _keys(line: bytes, encoding: Encoding) -> Iterable[str]:
     return (name.lower() for name in record) if isinstance(record, dict) else ()
 
 
-def _expected(declared: Files) -> str:
-    return ", ".join(map(declared.shown, declared.columns))
-
-
-def _listed(found: tuple[str, ...]) -> str:
-    text = visible(", ".join(found[:_SHOWN]))
-    return shortened(text, _SHOWN_CHARACTERS) + (f" and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else "")
-
-
 def _check_parquet(file: Location, shown: str, declared: Files) -> None:
     try:
         with file.reader() as content:
@@ -266,13 +157,13 @@ def _check_parquet(file: Location, shown: str, declared: Files) -> None:
     except (pa.ArrowException, OSError, ValueError) as error:
         # ValueError: column names that are not UTF-8.
         raise SourceError(f"{shown}: is no complete Parquet file: {in_one_line(error)}; deliver it again") from error
-    _check_names(tuple(name.lower() for name in schema.names), shown, declared)
+    require_names(tuple(name.lower() for name in schema.names), shown, declared)
     kinds = {own: declared.types[name] for name, own in declared.headers.items()}
     for field in schema:
         kind = kinds.get(field.name.lower())
         if kind is not None and not _fits(field.type, kind):
             raise SourceError(
-                f"{shown}: column {field.name}: expected {kind}, found {str(field.type)[:_SHOWN_CHARACTERS]}. "
+                f"{shown}: column {field.name}: expected {kind}, found {str(field.type)[:SHOWN_CHARACTERS]}. "
                 "Deliver it with that type (timestamps in microseconds), or correct columns in dataset.yaml"
             )
 

@@ -44,6 +44,7 @@ def misfits(dataset: Dataset) -> tuple[_Problem, ...]:
         *_comparison_problems(dataset),
         *_measure_problems(dataset),
         *_table_problems(dataset),
+        *_validity_problems(dataset),
         *_reference_problems(dataset),
         *_reconciliation_problems(dataset),
         *_origin_problems(dataset),
@@ -143,21 +144,58 @@ def _table_problems(dataset: Dataset) -> Iterator[_Problem]:
                 yield ("upstream", name), f"upstream.{name}: {what} has that name already; rename one"
 
 
+def _validity_problems(dataset: Dataset) -> Iterator[_Problem]:
+    for name in sorted(dataset.versioned):
+        reference, where, key = dataset.references[name], ("references", name, "valid"), f"references.{name}.valid"
+        valid: tuple[str, ...] = reference.valid or ()
+        for c in dict.fromkeys(valid):
+            if reference.types.get(c) != "date" or c not in reference.required:
+                yield (
+                    where,
+                    f"{key} names {c!r}, which is no column of type date that each file has; declare it, or name another",
+                )
+        if len({*valid}) == 1:
+            yield where, f"{key} names {valid[0]!r} twice; name the first day, then the day after the last one"
+        if dataset.partition_column in reference.columns:
+            own = ("references", name, "columns", dataset.partition_column)
+            yield own, f"{'.'.join(own)}: models see the day in a column of that name; rename this one"
+        checks = [check for check in dataset.checks.references.values() if check.reference == name]
+        if not any(check.blocks for check in checks):
+            # Rows that find no version, or two, would be lost or doubled, with every check green.
+            text = "nothing refuses rows without a version or with two; keep its key in the fact, and add a check of it that blocks"
+            yield where, f"{key}: {text}, below checks.references"
+
+
+def _key_type_problems(dataset: Dataset, name: str) -> Iterator[_Problem]:
+    """Keys of versions that are only equal after a cast: two of them could be one, and no count would show it."""
+    check, where = dataset.checks.references[name], ("checks", "references", name)
+    for own, there in zip(check.columns, check.to, strict=True):
+        seen = dataset.references[check.reference].types_seen(dataset.partition_column)
+        kind, other = dataset.types.get(own), seen.get(there)
+        if kind and other and kind != other and not {kind, other} <= {"integer", "long"}:
+            text = f"{own} is {kind}, and {there} of {check.reference} is {other}; declare the same type"
+            yield where, f"{'.'.join(where)}: {text}"
+
+
 def _reference_problems(dataset: Dataset) -> Iterator[_Problem]:
     for name, check in dataset.checks.references.items():
         where = ("checks", "references", name)
         key = ".".join(where)
-        if check.reference not in dataset.references:
-            text = f"{key}.reference {check.reference!r} is not declared in references; declare it, or name another"
+        if check.reference not in {*dataset.references, *dataset.upstream}:
+            text = f"{key}.reference {check.reference!r} is not declared in references or upstream; declare it, or name another"
             yield (*where, "reference"), text
             continue
-        known = dataset.references[check.reference].columns
         for c in check.columns:
             if c not in dataset.columns:
                 yield where, f"{key}: no column {c!r} in columns; declare it, or name another"
+        # Which columns an upstream has is known once both are loaded.
+        reference = dataset.references.get(check.reference)
+        known = check.to if reference is None else reference.types_seen(dataset.partition_column)
         for c in check.to:
             if c not in known:
                 yield where, f"{key}: {check.reference} has no column {c!r}; it has {', '.join(known)}"
+        if check.reference in dataset.versioned:
+            yield from _key_type_problems(dataset, name)
 
 
 def _reconciliation_problems(dataset: Dataset) -> Iterator[_Problem]:

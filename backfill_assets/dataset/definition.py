@@ -336,6 +336,16 @@ class Dataset(Part):
         """Whether a day is built from earlier days, of its own source or of an upstream."""
         return bool(self.lookback_days) or any(one.lookback_days for one in self.upstream.values())
 
+    @property
+    def versioned(self) -> frozenset[str]:
+        """The references whose rows are valid on some days only."""
+        return frozenset(name for name, one in self.references.items() if one.valid is not None)
+
+    def days_read(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
+        """The days, and all days of the own source and of upstreams that they look back at."""
+        above = (day for name in self.upstream for day in self.upstream_days(name, days))
+        return tuple(sorted({*self.with_lookback(days), *above}))
+
     def with_lookback(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
         """The days, plus the earlier days that the fact model needs."""
         back = dt.timedelta(days=self.lookback_days)

@@ -82,6 +82,12 @@ def _problems(loaded: LoadedDataset, datasets: Mapping[str, LoadedDataset]) -> I
             continue
         for key, text in differences(loaded.dataset, datasets[name].dataset):
             yield _problem(loaded, key, f"{text}; datasets that are released together must agree")
+        known_columns = datasets[name].dataset.columns
+        for check_name, check in loaded.dataset.checks.references.items():
+            if check.reference == name and (missing := [c for c in check.to if c not in known_columns]):
+                key = f"checks.references.{check_name}"
+                text = f"{key}: {name} has no column {missing[0]!r}; it has {', '.join(known_columns)}"
+                yield _problem(loaded, key, text)
 
 
 def _problem(loaded: LoadedDataset, key: str, text: str) -> FileProblem:
@@ -250,15 +256,25 @@ def _names_under(value: dict[str, object], key: str) -> tuple[str, ...]:
     return tuple(part) if isinstance(part, dict) else ()
 
 
+def _has_versions(references: object, name: str) -> bool:
+    one = references.get(name) if isinstance(references, dict) else None
+    return isinstance(one, dict) and one.get("valid") is not None
+
+
 def _models(folder: Path, value: dict[str, object]) -> tuple[dict[ModelLayer, Model], list[FileProblem]]:
     references, upstreams = _names_under(value, "references"), _names_under(value, "upstream")
     # Without either, the contract is refused anyway; a missing staging model is then reported too.
     staged = "source" in value or not upstreams
-    tables = {ModelLayer.staging: ("raw",), ModelLayer.fact: (*(("staging",) if staged else ()), *upstreams)}
+    # Nothing builds a staged day alone: a model that forgets the day of a version would not be found.
+    plain = [name for name in references if not _has_versions(value["references"], name)]
+    tables = {
+        ModelLayer.staging: ("raw", *plain),
+        ModelLayer.fact: (*(("staging",) if staged else ()), *upstreams, *references),
+    }
     models: dict[ModelLayer, Model] = {}
     problems: list[FileProblem] = []
     for layer in ModelLayer if staged else (ModelLayer.fact,):
-        result = find_model(folder, layer, (*tables[layer], *references))
+        result = find_model(folder, layer, tables[layer])
         if isinstance(result, Model):
             models[layer] = result
         else:

@@ -14,7 +14,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import DIGITS, Language, LoadedDataset, Model, normal
 from backfill_assets.dataset.models import has_nested_comment, without_comments
 from backfill_assets.dataset.reading import reading_of
-from backfill_assets.dataset.sources import Reference, Source
+from backfill_assets.dataset.sources import ReferenceFile, Source
 from backfill_assets.dataset.table_source import TableSource
 
 RULES: Final = 1
@@ -108,7 +108,7 @@ def _without_descriptions(dataset: Dataset) -> dict[str, Any]:
     return said
 
 
-def _file(reference: Reference) -> list[object]:
+def _file(reference: ReferenceFile) -> list[object]:
     """How a file is read, wherever it is; the order of its columns says what a value without a header belongs to."""
     return [reference.model_dump(mode="json", exclude={"path"}, exclude_defaults=True), list(reference.columns)]
 

@@ -25,6 +25,7 @@ from backfill_assets.evidence.inputs import (
     golden_fingerprints,
     origins,
     origins_ever,
+    plain_fingerprints,
     reference_fingerprints,
     staged_inputs,
 )
@@ -351,8 +352,8 @@ class CurrentBasis(OnWarehouse):
         loaded, wanted = self.datasets[name], tuple(sorted(days))
         dataset = loaded.dataset
         if not lookback:
-            # Staged rows do not depend on golden sources.
-            references = reference_fingerprints(loaded, self.layout)
+            # Staged rows depend neither on golden sources nor on versions.
+            references = plain_fingerprints(loaded, self.layout)
             return {day: staged_inputs(dataset, day, known, references) for day in wanted}
         behind = self._references(name, wanted)
         return {day: fact_inputs(dataset, day, known, behind[day]) for day in wanted}
@@ -360,8 +361,9 @@ class CurrentBasis(OnWarehouse):
     def _references(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, Mapping[str, str]]:
         """The fingerprints of the references and golden sources of each day, by name."""
         loaded = self.datasets[name]
-        references, golden = reference_fingerprints(loaded, self.layout), golden_fingerprints(loaded, self.layout, days)
-        return {day: {**references, **golden[day]} for day in days}
+        references = reference_fingerprints(loaded, self.layout, days)
+        golden = golden_fingerprints(loaded, self.layout, days)
+        return {day: {**references[day], **golden[day]} for day in days}
 
     def _known(self, name: str, window: Collection[dt.date]) -> Deliveries:
         return force_by_day(self.datasets[name].dataset, self.known(name, window))

@@ -22,6 +22,7 @@ from backfill_assets.dataset.deliveries import in_force, place_of
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.opening import is_table
 from backfill_assets.delta.reading import held_by_day
+from backfill_assets.evidence.versions import fingerprints_of_days
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
 from backfill_assets.storage.sources import read_from, require_no_folder
@@ -184,13 +185,34 @@ def _source_day(
     return SourceDay(day, own, bad + outside)
 
 
-def reference_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str, str]:
-    """SHA-256 of every reference file by the name of the reference; needs no Spark.
+def plain_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str, str]:
+    """SHA-256 of every reference file without versions by the name of the reference; needs no Spark.
 
     Raises:
         SourceError: a file is missing, or disappears during the reading.
     """
-    return {name: _fingerprint(reference_file(loaded, layout, name), name) for name in loaded.dataset.references}
+    plain = (name for name in loaded.dataset.references if name not in loaded.dataset.versioned)
+    return {name: _fingerprint(reference_file(loaded, layout, name), name) for name in plain}
+
+
+def reference_fingerprints(
+    loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
+) -> Mapping[dt.date, Mapping[str, str]]:
+    """Fingerprints of every reference by day and name; of versions, those of the day and of the days that it looks back at.
+
+    Raises:
+        SourceError: a file is missing, cannot be read, or disappears during the reading.
+    """
+    plain, dataset = plain_fingerprints(loaded, layout), loaded.dataset
+    found = {day: dict(plain) for day in days}
+    window = {day: dataset.days_read((day,)) for day in days} if dataset.versioned else {}
+    read = {day for own in window.values() for day in own}
+    for name in dataset.versioned:
+        reference = dataset.references[name]
+        prints = fingerprints_of_days(reference, reference_file(loaded, layout, name), reference.path, read)
+        for day, own in window.items():
+            found[day][name] = digest([prints[one] for one in own])
+    return found
 
 
 def _fingerprint(file: Location, name: str) -> str:

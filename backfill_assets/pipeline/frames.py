@@ -68,8 +68,8 @@ class Frames:
 
     @cached_property
     def references(self) -> Mapping[str, DataFrame]:
-        """Every reference by name; see `reference_tables`."""
-        return reference_tables(self.spark, self.loaded, self.layout)
+        """Every reference by name, for all days of the shadow and those looked back at; see `reference_tables`."""
+        return reference_tables(self.spark, self.loaded, self.layout, self.dataset.days_read(self.days))
 
     @cached_property
     def upstream(self) -> Mapping[str, DataFrame]:
@@ -83,7 +83,13 @@ class Frames:
             SourceError: nothing is staged, or a reference does not fit what `dataset.yaml` declares.
         """
         staged = {"staging": self.staging(self.dataset.with_lookback(days))} if self.dataset.source else {}
-        return {**staged, **upstream, **self.references}
+        return {**staged, **upstream, **{name: self._reference(name, days) for name in self.references}}
+
+    def _reference(self, name: str, days: tuple[dt.date, ...]) -> DataFrame:
+        table = self.references[name]
+        if name not in self.dataset.versioned or days == self.days:
+            return table
+        return table.where(in_days(self.dataset.partition_column, self.dataset.days_read(days)))
 
     @cached_property
     def _shadow(self) -> DataFrame:

@@ -258,11 +258,14 @@ def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract
 
 
 def _reference(name: str, dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
-    limit = dataset.checks.references[name].max_unmatched
-    bad, of = m.shadow.counts.get(f"unmatched:{name}", 0), m.shadow.counts.get(f"checked:{name}", 0)
+    check, counts = dataset.checks.references[name], m.shadow.counts
+    bad, twice, of = (counts.get(f"{what}:{name}", 0) for what in ("unmatched", "ambiguous", "checked"))
     share = Decimal(bad) / of if of else Decimal(0)
-    found = f"{bad} of {of} without a match ({share * 100:.2f}%)"
-    return CheckOutcome(share <= limit, "every row has a match", found, format_percent(limit) if limit else "")
+    several = f", {twice} with more than one version" if twice else ""
+    found = f"{bad} of {of} without a match ({share * 100:.2f}%){several}"
+    expected = "every row has one version" if check.reference in dataset.versioned else "every row has a match"
+    slack = format_percent(check.max_unmatched) if check.max_unmatched else ""
+    return CheckOutcome(share <= check.max_unmatched and not twice, expected, found, slack)
 
 
 def _reconciliation(check: Check, dataset: Dataset, m: DayMeasurement) -> CheckOutcome:

@@ -29,8 +29,11 @@ _REMEDY = (
 
 
 def days_to_build_alone(dataset: Dataset, days: Sequence[dt.date], seed: str) -> tuple[dt.date, ...]:
-    """The last day of a batch, which has most days before it, and one drawn by the seed; none if no day reads another."""
-    if not dataset.looks_back or len(days) <= 1:
+    """The last day of a batch, which has most days before it, and one drawn by the seed; none if no day sees another.
+
+    A model that forgets the day of a reference with versions sees those of all days of the batch.
+    """
+    if not (dataset.looks_back or dataset.versioned) or len(days) <= 1:
         return ()
     *others, last = sorted(days)
     drawn = others[int(digest([seed, *map(str, others)])[:12], 16) % len(others)]

@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import reduce
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
@@ -19,11 +18,12 @@ from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, Figures, NullRise, Seam, Side, UpstreamState
 from backfill_assets.core.unit import Unit
-from backfill_assets.dataset.checks import PERCENTILES, Measure, ReferenceCheck, metric_names
+from backfill_assets.dataset.checks import PERCENTILES, Measure, metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.frames import Frames
+from backfill_assets.pipeline.matches import is_ambiguous, is_checked, is_unmatched, with_matches
 from backfill_assets.pipeline.seams import SPAN, Files, null_rises, places, seams
 from backfill_assets.pipeline.tables import (
     figures_of,
@@ -34,32 +34,6 @@ from backfill_assets.pipeline.tables import (
     renamed,
     with_declared_columns,
 )
-
-
-def with_matches(frame: DataFrame, dataset: Dataset, references: Mapping[str, DataFrame]) -> DataFrame:
-    """The same rows with one hidden column per reference check, null if no match was found."""
-    for name, check in dataset.checks.references.items():
-        known = [F.col(to).alias(f"_{name}_{i}") for i, to in enumerate(check.to)]
-        keys = references[check.reference].select(*known).distinct().dropna()
-        same = [frame[own] == keys[f"_{name}_{i}"] for i, own in enumerate(check.columns)]
-        marked = keys.withColumn(_mark(name), F.expr("true"))
-        frame = frame.join(F.broadcast(marked), reduce(Column.__and__, same), "left")
-    return frame
-
-
-def is_checked(check: ReferenceCheck) -> Column:
-    """Whether a row refers to anything: all columns of the check are set."""
-    return reduce(Column.__and__, [F.col(name).isNotNull() for name in check.columns])
-
-
-def is_unmatched(name: str, check: ReferenceCheck) -> Column:
-    """Whether a row of `with_matches` refers to something that is not there."""
-    return is_checked(check) & F.col(_mark(name)).isNull()
-
-
-def _mark(name: str) -> str:
-    return f"_match_{name}"
-
 
 _METRIC: Final = "metric:"
 _COUNT: Final = "count:"
@@ -107,7 +81,7 @@ def _shadow(frames: Frames) -> dict[dt.date, Side]:
     dataset, frame = frames.dataset, frames.shadow(frames.days)
     check_rules(frame, frames.loaded)
     with renamed(DatasetError, f"{frames.loaded.folder / 'dataset.yaml'}: checks"):
-        matched = with_matches(frame, dataset, frames.references)
+        matched = with_matches(frame, frames)
         columns = [*_metrics(frame, dataset), *_counts(dataset), *fingerprint_columns(dataset.types)]
         distinct = [*_distinct(frame, dataset), _duplicate_keys(dataset)]
         return _sides(dataset, (matched, columns), (frame, distinct))
@@ -204,6 +178,8 @@ def _counts(dataset: Dataset) -> Iterator[Column]:
     for name, check in dataset.checks.references.items():
         yield F.count_if(is_checked(check)).alias(f"{_COUNT}checked:{name}")
         yield F.count_if(is_unmatched(name, check)).alias(f"{_COUNT}unmatched:{name}")
+        if check.reference in dataset.versioned:
+            yield F.count_if(is_ambiguous(name, check)).alias(f"{_COUNT}ambiguous:{name}")
 
 
 def _sides(dataset: Dataset, *passes: tuple[DataFrame, list[Column]]) -> dict[dt.date, Side]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import inspect
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final, cast
@@ -18,7 +19,7 @@ from backfill_assets.campaign.execution import PINNED
 from backfill_assets.core.errors import BackfillError, ModelError
 from backfill_assets.dataset.loaded import Language, LoadedDataset, Model
 from backfill_assets.dataset.running import running
-from backfill_assets.dataset.sources import Reference
+from backfill_assets.dataset.sources import Reference, ReferenceFile
 from backfill_assets.evidence.inputs import reference_file
 from backfill_assets.pipeline.formats import cells_of, columns_in, headers_of, lines_of, require_columns
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, typed_rows
@@ -199,21 +200,51 @@ def _field_names(plan: Any) -> Iterator[str]:
             left += parts(value)
 
 
-def reference_tables(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> dict[str, DataFrame]:
-    """Every reference as a DataFrame with exactly its declared columns.
+def plain_references(spark: SparkSession, loaded: LoadedDataset, layout: Layout) -> dict[str, DataFrame]:
+    """Every reference without versions as a DataFrame with exactly its declared columns.
 
     A row that cannot be read as declared fails every query on the table.
 
     Raises:
         SourceError: a file is missing or has other columns than declared.
     """
-    return {
-        name: read_file(spark, reference, reference_file(loaded, layout, name), reference.path)
-        for name, reference in loaded.dataset.references.items()
+    plain = (name for name in loaded.dataset.references if name not in loaded.dataset.versioned)
+    return {name: _read_reference(spark, loaded, layout, name) for name in plain}
+
+
+def reference_tables(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
+) -> dict[str, DataFrame]:
+    """Every reference as fact models see it: those with versions have the rows that are valid on each of the days.
+
+    Raises:
+        SourceError: a file is missing or has other columns than declared.
+    """
+    dataset = loaded.dataset
+    versions = {
+        name: _valid_on(
+            _read_reference(spark, loaded, layout, name), dataset.references[name], dataset.partition_column, days
+        )
+        for name in dataset.versioned
     }
+    return {**plain_references(spark, loaded, layout), **versions}
 
 
-def read_file(spark: SparkSession, reference: Reference, file: Location, shown: str) -> DataFrame:
+def _read_reference(spark: SparkSession, loaded: LoadedDataset, layout: Layout, name: str) -> DataFrame:
+    reference = loaded.dataset.references[name]
+    return read_file(spark, reference, reference_file(loaded, layout, name), reference.path)
+
+
+def _valid_on(rows: DataFrame, reference: Reference, partition: str, days: Collection[dt.date]) -> DataFrame:
+    """The rows that are valid on each of these days, once for each day."""
+    first, after = map(F.col, reference.valid or ())
+    missing = F.raise_error(F.lit(f"{reference.path}: a row does not say from which day on it is valid")).cast("date")
+    asked = F.array(*(F.lit(day) for day in sorted(days))).cast("array<date>")
+    own = F.filter(asked, lambda day: (F.coalesce(first, missing) <= day) & (after.isNull() | (day < after)))
+    return rows.withColumn(partition, F.explode(own)).select(*reference.types_seen(partition))
+
+
+def read_file(spark: SparkSession, reference: ReferenceFile, file: Location, shown: str) -> DataFrame:
     """One file as a DataFrame with exactly its declared columns; `shown` names it in errors.
 
     A row that cannot be read as declared fails every query on the frame.

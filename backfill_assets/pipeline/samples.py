@@ -19,7 +19,8 @@ from backfill_assets.core.measured import Value
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.judge_rows import Promises
-from backfill_assets.pipeline.measure import is_failing, is_unmatched, with_matches
+from backfill_assets.pipeline.matches import is_ambiguous, is_unmatched, with_matches
+from backfill_assets.pipeline.measure import is_failing
 from backfill_assets.pipeline.parse import CORRUPT
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, read_in_force
 from backfill_assets.pipeline.stage import LINEAGE, outside_rows
@@ -124,7 +125,10 @@ def _bad_rows(dataset: Dataset) -> Mapping[str, Column]:
     return {
         "not_null": reduce(Column.__or__, nulls),
         **{f"rule_{name}": is_failing(rule.sql) for name, rule in dataset.checks.rules.items()},
-        **{f"reference_{name}": is_unmatched(name, check) for name, check in dataset.checks.references.items()},
+        **{
+            f"reference_{name}": is_unmatched(name, check) | is_ambiguous(name, check)
+            for name, check in dataset.checks.references.items()
+        },
     }
 
 
@@ -132,7 +136,7 @@ def _bad_samples(frames: Frames, bad: Mapping[str, Column], wanted: Failed) -> S
     dataset, partition = frames.dataset, frames.dataset.partition_column
     shadow = frames.shadow({day for days in wanted.values() for day in days})
     tags = [F.when(bad[name] & in_days(partition, days), F.lit(name)) for name, days in wanted.items()]
-    matched = with_matches(shadow, dataset, frames.references)
+    matched = with_matches(shadow, frames)
     tagged = matched.withColumn(CHECK, F.explode(F.array_compact(F.array(*tags)))).select(CHECK, *dataset.columns)
     order = [F.col(column) for column in dict.fromkeys((*dataset.key, *dataset.columns))]
     return samples_of(tagged, partition, order)

@@ -26,7 +26,7 @@ from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.parse import CORRUPT
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, ORDER, read_in_force
 from backfill_assets.pipeline.reads import aggregates
-from backfill_assets.pipeline.run_models import empty_tables, reference_tables, run_model
+from backfill_assets.pipeline.run_models import empty_tables, plain_references, run_model
 from backfill_assets.pipeline.tables import (
     declared_type,
     in_days,
@@ -207,7 +207,8 @@ def vacuum_staging(
 
 def _empty_tables(spark: SparkSession, loaded: LoadedDataset) -> Mapping[str, DataFrame]:
     raw = T.StructType([*struct_of(loaded.dataset.feed.types).fields, T.StructField(LINEAGE, _LINEAGE_TYPE)])
-    references = {name: struct_of(reference.types) for name, reference in loaded.dataset.references.items()}
+    plain = (name for name in loaded.dataset.references if name not in loaded.dataset.versioned)
+    references = {name: struct_of(loaded.dataset.references[name].types) for name in plain}
     return empty_tables(spark, {"raw": raw, **references})
 
 
@@ -245,7 +246,7 @@ def _model_rows(
         F.col("_fingerprint").alias("fingerprint"),
     ).alias(LINEAGE)
     good = raw.where(F.col(CORRUPT).isNull()).select(*loaded.dataset.feed.columns, lineage)
-    tables = {"raw": good, **reference_tables(spark, loaded, layout)}
+    tables = {"raw": good, **plain_references(spark, loaded, layout)}
     rows = run_model(spark, loaded.staging_model, {name: arrange(table) for name, table in tables.items()})
     _check_columns(loaded, rows.schema)
     return rows

@@ -120,7 +120,8 @@ class SparkRecomputations(OnSpark):
             for name, value in how.settings.items():
                 if name != INPUT_ROWS:
                     spark.conf.set(name, value)
-            tables = {**upstream_tables(spark, self.layout, places), **reference_tables(spark, loaded, self.layout)}
+            references = reference_tables(spark, loaded, self.layout, loaded.dataset.days_read(sampled.days))
+            tables = {**upstream_tables(spark, self.layout, places), **references}
             if loaded.dataset.source is not None:
                 read = loaded.dataset.with_lookback(sampled.days)
                 tables["staging"] = staged_rows(spark, loaded, self.layout, read, sampled.deliveries, arrange)

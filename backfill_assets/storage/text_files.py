@@ -10,14 +10,13 @@ import itertools
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final, Protocol, cast
 
 import pyarrow as pa
 
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line, shortened, visible
 from backfill_assets.dataset.sources import Files
-from backfill_assets.storage.location import Location
 
 OPTIONAL: Final = ", where source.optional (a reference has its own) lists columns that some files do not have"
 """The end of an error about a missing column."""
@@ -31,7 +30,20 @@ SHOWN_CHARACTERS: Final = 1_000
 _SEPARATOR: Final = "\x1f"
 
 
-def headline(file: Location, shown: str) -> bytes:
+class Readable(Protocol):
+    """A file, wherever it is: a location, or its content in memory."""
+
+    @property
+    def suffix(self) -> str:
+        """The end of its name, such as `.gz`."""
+        ...
+
+    def reader(self) -> BinaryIO:
+        """The open file, for reading at any position."""
+        ...
+
+
+def headline(file: Readable, shown: str) -> bytes:
     """The bytes of the first line of a text file that is not blank; empty if there is none.
 
     Raises:
@@ -79,7 +91,7 @@ def readable(shown: str) -> Iterator[None]:
 
 
 @contextmanager
-def opened_text(file: Location) -> Iterator[BinaryIO]:
+def opened_text(file: Readable) -> Iterator[BinaryIO]:
     """The content of a text file, decompressed if its name says that it is compressed."""
     with file.reader() as content:
         match file.suffix:
@@ -94,7 +106,7 @@ def opened_text(file: Location) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def lines_in(file: Location, shown: str, longest: int = _LONGEST_HEADER) -> Iterator[Iterator[bytes]]:
+def lines_in(file: Readable, shown: str, longest: int = _LONGEST_HEADER) -> Iterator[Iterator[bytes]]:
     """The lines of a text file as Spark splits them, compressed or not, without a byte order mark."""
     with readable(shown), opened_text(file) as content:
         # Every byte is a character in this encoding, so all bytes are kept.

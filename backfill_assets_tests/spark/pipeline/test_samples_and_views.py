@@ -102,7 +102,9 @@ def test_views_show_the_business_columns_of_published_tables_only(kit: Kit) -> N
 
 def test_references_have_fingerprints_and_missing_or_misfit_files_are_named(kit: Kit) -> None:
     loaded = kit.dataset()
-    assert reference_fingerprints(loaded, kit.layout) == {"kinds": (kit.layout.sources / "kinds.csv").sha256()}
+    assert reference_fingerprints(loaded, kit.layout, [D1]) == {
+        D1: {"kinds": (kit.layout.sources / "kinds.csv").sha256()}
+    }
     kit.deliver(D1, f"{D1},1,a,1,1")
     kit.put("kinds.csv", "kind,name\na,Alpha\n")
     with pytest.raises(SourceError, match=r"kinds\.csv: its header does not name label"):
@@ -111,7 +113,7 @@ def test_references_have_fingerprints_and_missing_or_misfit_files_are_named(kit:
     with pytest.raises(
         SourceError, match=r"the file of reference kinds, kinds\.csv, is not in .*references\.kinds\.path"
     ):
-        reference_fingerprints(loaded, kit.layout)
+        reference_fingerprints(loaded, kit.layout, [D1])
 
 
 def test_the_view_data_releases_shows_what_every_release_was(kit: Kit) -> None:

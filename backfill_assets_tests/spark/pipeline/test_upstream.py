@@ -13,11 +13,12 @@ from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.measured import UpstreamState
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
-from backfill_assets.pipeline.measure import measure_upstreams
+from backfill_assets.pipeline.build import Audit, build_shadow
+from backfill_assets.pipeline.measure import measure, measure_upstreams
 from backfill_assets.spark.server import SparkServer
 from backfill_assets_tests.engine import engine_settings
 from backfill_assets_tests.harness import without_dagster
-from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, D4, FOLDER, Kit, Prepared
+from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, D4, FOLDER, NOW, Kit, Prepared
 from backfill_assets_tests.spark.workplace import OnTheTestServer
 
 FACT = f"SELECT day, kind, SUM(fee) AS fee FROM trips WHERE day <> DATE'{D2}' OR kind = 'a' GROUP BY day, kind"
@@ -69,6 +70,26 @@ def test_a_total_that_cannot_be_evaluated_is_refused_by_its_key(trips: Prepared)
     kit, places = trips.kit, (UpstreamDays(trips.loaded, {PUBLISHED: (D1,)}),)
     with pytest.raises(DatasetError, match=r"dataset\.yaml: checks\.reconciliation\.totals: .*`fees`"):
         measure_upstreams(kit.frames(totals(kit, "SUM(fees)"), D1, upstreams=places))
+
+
+@pytest.mark.parametrize(("back", "unmatched"), [(0, [0, 1]), (1, [0, 0])])
+def test_a_row_may_refer_to_rows_of_an_upstream_on_the_days_that_its_day_reads(
+    trips: Prepared, back: int, unmatched: list[int]
+) -> None:
+    kit = trips.kit
+    kinds = kit.derived(
+        "SELECT day, kind FROM trips UNION SELECT day, 'b' FROM trips",
+        key=["day", "kind"], columns={"day": {"type": "date"}, "kind": {"type": "string"}},
+        upstream={"trips": {"lookback_days": back}},
+        checks={"references": {"known": {"reference": "trips", "columns": ["kind"], "to": ["kind"]}}},
+    )  # fmt: skip
+    # The shadow of the second day has no row of kind b.
+    places = (UpstreamDays(trips.loaded, {PUBLISHED: (D1,), FOLDER: (D2,)}),)
+    frames = kit.frames(kinds, D1, D2, folder=f"_shadow/u_{back}/1", upstreams=places)
+    build_shadow(frames, Audit(NOW, "u_1", kinds.code_version))
+    counts = [measure(frames)[day].shadow.counts for day in (D1, D2)]
+    assert [one["checked:known"] for one in counts] == [2, 2]
+    assert [one["unmatched:known"] for one in counts] == unmatched
 
 
 @pytest.fixture(scope="module")

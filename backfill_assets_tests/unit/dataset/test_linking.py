@@ -47,6 +47,16 @@ def test_a_dataset_may_be_built_from_another_alone(tmp_path: Path) -> None:
     assert catalog.downstream_of(["trips"]) == ("totals",)
 
 
+def test_a_check_refers_to_columns_that_its_upstream_has(tmp_path: Path) -> None:
+    write_dataset(tmp_path)
+    known = "checks: {references: {known: {reference: trips, columns: [fare], to: [fare]}}}\n"
+    folder = derived(tmp_path, TOTALS + known)
+    assert problems(load_folder(tmp_path)) == ""
+    file = folder / "dataset.yaml"
+    file.write_text(file.read_text(encoding="utf-8").replace("to: [fare]", "to: [fares]"), encoding="utf-8")
+    assert "checks.references.known: trips has no column 'fares'; it has trip" in problems(load_folder(tmp_path))
+
+
 def test_a_faulty_dataset_takes_with_it_what_is_built_from_it_and_nothing_else(tmp_path: Path) -> None:
     write_dataset(tmp_path, yaml=YAML.replace("type: long", "type: longer"))
     write_dataset(tmp_path, "rides", YAML.replace("name: trips", "name: rides"))

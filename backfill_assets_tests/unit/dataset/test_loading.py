@@ -239,6 +239,46 @@ def test_a_wrong_value_is_refused_with_its_place_and_remedy(tmp_path: Path, old:
     assert len(messages) == (2 if "raw:" in new else 1), "\n".join(messages)
 
 
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ("since: date, until: timestamp", "valid names 'until', which is no column of type date that each file has"),
+        ("since: date", "valid names 'until', which is no column of type date that each file has"),
+        (
+            "since: date, until: date, trip_date: date",
+            "references.cities.columns.trip_date: models see the day in a column of that name; rename this one",
+        ),
+        ("since: date, until: date}\n    optional: [until]", "valid names 'until', which is no column of type date"),
+    ],
+)
+def test_the_days_of_a_version_are_two_columns_of_dates(tmp_path: Path, columns: str, expected: str) -> None:
+    ends = "" if "optional" in columns else "}"
+    versions = f"columns: {{city: string, {columns}{ends}\n    valid: [since, until]"
+    (message,) = spoiled(tmp_path, "columns: {city: string}", versions)
+    assert expected in message
+    helpful(message, "", line=False)
+
+
+def test_versions_are_checked_by_other_columns_than_their_days(tmp_path: Path) -> None:
+    columns = "columns: {city: string, since: date, until: date}"
+    (twice,) = spoiled(tmp_path / "a", "columns: {city: string}", f"{columns}\n    valid: [since, since]")
+    assert "references.cities.valid names 'since' twice; name the first day, then the day after the last one" in twice
+    versions = YAML.replace("columns: {city: string}", f"{columns}\n    valid: [since, until]")
+    unchecked = versions.replace("    cities: {reference: cities, columns: [city], to: [city]}\n", "    {}\n")
+    assert unchecked != versions
+    (missing,) = map(str, problems(write_dataset(tmp_path / "b", yaml=unchecked)))
+    refused = "nothing refuses rows without a version or with two; keep its key in the fact, and add a check of it that blocks"
+    assert refused in missing
+    warns = versions.replace("to: [city]}", "to: [city], severity: warn}")
+    (only,) = map(str, problems(write_dataset(tmp_path / "d", yaml=warns)))
+    assert refused in only
+    cast = versions.replace("{city: string, since", "{city: long, since")
+    (kinds,) = map(str, problems(write_dataset(tmp_path / "e", yaml=cast)))
+    assert "checks.references.cities: city is string, and city of cities is long; declare the same type" in kinds
+    (days,) = map(str, problems(write_dataset(tmp_path / "c", yaml=versions.replace("to: [city]", "to: [since]"))))
+    assert "checks.references.cities: cities has no column 'since'; it has city, trip_date" in days
+
+
 def test_all_problems_of_a_file_are_reported_together_in_the_order_of_its_lines(tmp_path: Path) -> None:
     yaml = (
         YAML.replace("type: long", "type: int").replace("2%", "2").replace("format: csv\n  path", "format: xml\n  path")

@@ -198,6 +198,23 @@ def test_a_reference_makes_days_stale_by_its_content_and_by_how_it_is_read(house
     assert stale() == {"contract": (D1, D2)}
 
 
+def test_a_row_of_a_reference_makes_only_the_days_stale_on_which_it_is_valid(house: House) -> None:
+    cities = source_file(house, "cities.csv", f"Paris,1,2000-01-01,{D2}\nParis,2,{D2},\n")
+    columns = "{city: string, zone: long, since: date, until: date}, valid: [since, until]"
+    check = "checks: {references: {city: {reference: cities, columns: [id], to: [zone]}}}"
+    edit(house, "dataset.yaml", NONE, f"{reference('cities.csv', columns)}\n{check}")
+    rebuild(house, {D1: [1], D2: [2]})
+    assert stale() == {}
+    cities.write_text(f"Paris,1,2000-01-01,{D2}\nParis,3,{D2},\n", encoding="utf-8")
+    assert stale() == {"reference": (D2,)}
+    cities.write_text(f"Paris,7,2000-01-01,{D2}\nParis,2,{D2},2100-01-01\n", encoding="utf-8")
+    assert stale() == {"reference": (D1,)}
+    cities.write_text(f"Paris,1,2000-01-01,{D2}\nParis,2,{D2},2100-01-01\n", encoding="utf-8")
+    assert stale() == {}
+    edit(house, "dataset.yaml", "valid: [since, until]", "valid: [until, since]")
+    assert stale()["contract"] == (D1, D2)
+
+
 def test_what_cannot_be_compared_is_said_and_hides_nothing_else(house: House) -> None:
     cities = source_file(house, "cities.csv", "Paris,1\n")
     source_file(house, f"x/{D1}.csv", "id\n1\n")

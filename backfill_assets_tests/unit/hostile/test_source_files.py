@@ -591,4 +591,4 @@ def test_a_golden_table_that_is_none_is_refused_by_name(log: bytes, compared: Lo
 def test_a_reference_that_is_gone_is_refused_by_name(trips: LoadedDataset, layout: Layout) -> None:
     (path_of(layout.sources) / "cities.csv").mkdir()
     with pytest.raises(SourceError, match=r"the file of reference cities, cities\.csv, is not in"):
-        reference_fingerprints(trips, layout)
+        reference_fingerprints(trips, layout, [DAY])

@@ -85,6 +85,11 @@ def test_a_good_day_passes_every_check_once() -> None:
         ("reconcile_fare", with_metric("fare", Decimal("250.5000000000001"), "staging"), "250.5"),
         ("reconcile_fare", with_metric("fare", None, "staging"), "250.5"),
         ("reference_cities", shadow(unmatched__cities=11), "11 of 100 without a match (11.00%)"),
+        (
+            "reference_cities",
+            shadow(unmatched__cities=6, ambiguous__cities=5),
+            "6 of 100 without a match (6.00%), 5 with more than one version",
+        ),
         ("rule_fare_is_positive", shadow(rule__fare_is_positive=1), "1 failing row"),
         ("rule_lenient", shadow(rule__lenient=3), "3 failing rows"),
     ],

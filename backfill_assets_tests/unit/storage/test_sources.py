@@ -178,7 +178,7 @@ def test_references_golden_files_and_tables_have_the_fingerprints_of_their_conte
     own = trips.dataset.model_copy(update={"references": {"cities": cities}, "golden": golden})
     with_more = replace(trips, dataset=own)
     for call in (
-        lambda: reference_fingerprints(with_more, layout),
+        lambda: reference_fingerprints(with_more, layout, [D1]),
         lambda: golden_fingerprints(with_more, layout, [D1]),
     ):
         with pytest.raises(SourceError, match=f"is not in {layout.sources}"):
@@ -190,7 +190,8 @@ def test_references_golden_files_and_tables_have_the_fingerprints_of_their_conte
     rows = pa.table({"trip_date": pa.array([D1], pa.date32()), "trip": [1]})
     write_deltalake(str(table), rows, partition_by=["trip_date"], storage_options=table.storage_options)
     before = golden_fingerprints(with_more, layout, [D1])[D1]
-    assert reference_fingerprints(with_more, layout) == {"cities": hashlib.sha256(b"city\nParis\n").hexdigest()}
+    prints = {"cities": hashlib.sha256(b"city\nParis\n").hexdigest()}
+    assert reference_fingerprints(with_more, layout, [D1, D2]) == {D1: prints, D2: prints}
     assert before["golden:file"] == hashlib.sha256(b"trip\n1\n").hexdigest()
     write_deltalake(str(table), rows, mode="append", storage_options=table.storage_options)
     after = golden_fingerprints(with_more, layout, [D1])[D1]
@@ -258,7 +259,7 @@ def test_nothing_counts_as_gone_or_empty_while_the_store_refuses(
         lambda: require_sources(trips, layout, tuple),
         lambda: delivered_sizes(trips, layout, [D1]),
         lambda: gone_from_sources(layout, landed),
-        lambda: reference_fingerprints(of_all, layout),
+        lambda: reference_fingerprints(of_all, layout, [D1]),
         lambda: golden_fingerprints(of_all, layout, [D1]),
     ):
         with pytest.raises(StorageError, match=r"s3://lake/sources.*refuses access"):

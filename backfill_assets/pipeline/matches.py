@@ -1,0 +1,61 @@
+"""Matches the rows of a shadow with what its checks refer to: references, their versions, and upstreams."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from backfill_assets.dataset.checks import ReferenceCheck
+from backfill_assets.pipeline.frames import Frames
+
+_READ_BY: Final = "_read_by"
+
+
+def with_matches(frame: DataFrame, frames: Frames) -> DataFrame:
+    """The rows with one hidden column per reference check: the number of versions that match, 1 without versions, or null."""
+    for name, check in frames.dataset.checks.references.items():
+        known, pairs = _referred(check, frames)
+        names = {to: f"_{name}_{i}" for i, (_, to) in enumerate(pairs)}
+        found = known.select(*(F.col(to).alias(own) for to, own in names.items())).dropna()
+        matches = F.count("*") if check.reference in frames.dataset.versioned else F.max(F.lit(1))
+        keys = found.groupBy(*names.values()).agg(matches.alias(_mark(name)))
+        same = [frame[own] == keys[names[to]] for own, to in pairs]
+        small = check.reference in frames.references and check.reference not in frames.dataset.versioned
+        frame = frame.join(F.broadcast(keys) if small else keys, reduce(Column.__and__, same), "left")
+    return frame
+
+
+def _referred(check: ReferenceCheck, frames: Frames) -> tuple[DataFrame, list[tuple[str, str]]]:
+    """The rows that a check refers to, and the pairs of columns that must be equal: our own, and the one there."""
+    pairs, own_day = list(zip(check.columns, check.to, strict=True)), frames.dataset.partition_column
+    if check.reference in frames.references:
+        by_day = [(own_day, own_day)] if check.reference in frames.dataset.versioned else []
+        return frames.references[check.reference], [*pairs, *by_day]
+    # A day finds only the upstream days that it reads: it must not depend on the batch in which it is built.
+    (day,) = (one.loaded.dataset.partition_column for one in frames.upstreams if one.loaded.name == check.reference)
+    back = frames.dataset.upstream[check.reference].lookback_days
+    rows = frames.upstream[check.reference].select(*dict.fromkeys((*check.to, day))).distinct()
+    read_by = F.explode(F.sequence(F.col(day), F.date_add(day, back)))
+    return rows.withColumn(_READ_BY, read_by), [*pairs, (own_day, _READ_BY)]
+
+
+def is_checked(check: ReferenceCheck) -> Column:
+    """Whether a row refers to anything: all columns of the check are set."""
+    return reduce(Column.__and__, [F.col(name).isNotNull() for name in check.columns])
+
+
+def is_unmatched(name: str, check: ReferenceCheck) -> Column:
+    """Whether a row of `with_matches` refers to something that is not there."""
+    return is_checked(check) & F.col(_mark(name)).isNull()
+
+
+def is_ambiguous(name: str, check: ReferenceCheck) -> Column:
+    """Whether a row of `with_matches` refers to something that is there more than once."""
+    return is_checked(check) & (F.col(_mark(name)) > 1)
+
+
+def _mark(name: str) -> str:
+    return f"_match_{name}"

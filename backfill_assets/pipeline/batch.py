@@ -214,13 +214,32 @@ class Pipeline(Landing):
         """Measure, compare and judge an attempt's days, and store evidence and comparisons, whether checks pass or not.
 
         Measuring takes one pass per side, comparing takes one join of the changed days. At an edge of the unit, or where a month
-        begins, one more pass reads the days around them.
+        begins, one more pass reads the days around them. All of it is done again if another launch stages the same meanwhile.
 
         Raises:
             UnitError: the attempt has no shadow yet.
-            EvidenceError: the days were staged again, or by other code, meanwhile.
+            EvidenceError: the days were staged by other code, from other deliveries, or again and again, meanwhile.
             LeaseLostError: another attempt has taken these days over.
         """
+        name, days = attempt.dataset, attempt.days
+        loaded = self.datasets[name]
+        before = self.ledger.staged(name, days) if loaded.staging is not None else {}
+        for _ in range(_TRIES):
+            if done := self._validated(spark, unit, attempt):
+                return done
+            now = self.ledger.staged(name, days)
+            other_code = any(one.code != loaded.code_version for one in now.values())
+            if other_code or {d: one.inputs for d, one in now.items()} != {d: one.inputs for d, one in before.items()}:
+                who = "other code has" if other_code else "a launch with other deliveries has"
+                break
+        else:
+            who = f"another launch has {_TRIES} times"
+        raise EvidenceError(
+            f"{name} {format_days(days)}: {who} staged these days while they were checked; let it end, launch again"
+        )
+
+    def _validated(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> tuple[DayEvidence, ...]:
+        """`validate` without repetition; returns and stores nothing if the days were staged meanwhile."""
         name, days = attempt.dataset, attempt.days
         loaded = self.datasets[name]
         pending = self._pending(unit, attempt)
@@ -254,9 +273,7 @@ class Pipeline(Landing):
                 evidence.append(replace(judged, compared=compared))
             samples = rows.sample(columns_behind(loaded.dataset, contract, evidence))
         if len(staged) < len(own) or self._staged_by_this_code(name, own) != staged:
-            raise EvidenceError(
-                f"{name} {format_days(days)}: other code has staged these days while they were checked; let it end, launch again"
-            )
+            return ()
         if failed := failed_days(evidence):
             samples |= golden_samples(frames, failed)
             samples |= sample(frames, failed, self.basis.in_force(name, days))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import importlib
+import itertools
 import os
 import re
 import shutil
@@ -422,6 +423,38 @@ def test_rows_that_another_process_stages_meanwhile_are_not_published_under_this
     shutil.rmtree(path_of(kit.layout.staging_path("trips")))
     with pytest.raises(EvidenceError, match="staging changed 3 times while its shadow was built"):
         pipeline.build(kit.spark, unit, attempt)
+
+
+@pytest.mark.parametrize("launches", [1, 3])
+def test_days_that_another_launch_of_the_same_code_stages_meanwhile_are_checked_again(kit: Kit, launches: int) -> None:
+    kit.dataset(staging=STAGING.replace("fee", "fee * 2 AS fee"))
+    old = Application(kit.settings)
+    kit.deliver(D1, f"{D1},1,a,10,1.00")
+    kit.dataset()
+    application = Application(kit.settings)
+    unit = opened(application, {"trips": (D1,)})
+    pipeline = application.pipeline
+    pipeline.land(kit.spark, "trips", (D1,))
+    attempt = application.ledger.start_attempt(unit.id, "trips", (D1,), unit.id, dt.timedelta(minutes=10))
+    pipeline.build(kit.spark, unit, attempt)
+    # Asked before each try; in it before the figures, between them and after them.
+    asked, staged = itertools.count(), []
+
+    def stages(_call: str) -> None:
+        if next(asked) % 4 == 2 and len(staged) < launches:
+            staged.append(D1)
+            old.pipeline.stage(kit.spark, "trips", (D1,))
+            application.pipeline.stage(kit.spark, "trips", (D1,))
+
+    busy = between(application.ledger, {"staged"}, before=stages)
+    checks = replace(pipeline, warehouse=replace(application.warehouse, ledger=busy))
+    if launches == 3:
+        with pytest.raises(EvidenceError, match="another launch has 3 times staged these days while they were checked"):
+            checks.validate(kit.spark, unit, attempt)
+        return
+    (evidence,) = checks.validate(kit.spark, unit, attempt)
+    assert (len(staged), evidence.measured.shadow.metrics["fee"]) == (1, Decimal("1.00"))
+    assert judged(application, unit, "trips")[D1] == evidence
 
 
 PYTHON_STAGING = "def staging(raw):\n    return raw.select('day', 'id', 'kind', 'amount', 'fee', '_lineage')\n"

@@ -28,6 +28,8 @@ def engine_environment(state: Path) -> dict[str, str]:
     return {
         "BACKFILL_ASSETS_STATE": str(state),
         "BACKFILL_ASSETS_SPARK_MEMORY": "3g",  # several tests at the same time, each with tables that Delta keeps
+        # At night nobody may need it for an hour; the next one, started by whoever comes first, would have other settings.
+        "BACKFILL_ASSETS_SPARK_IDLE": "4h",
     }
 
 

@@ -272,27 +272,6 @@ class Attempt:
         return max(end - self.started_at, dt.timedelta(0))
 
 
-UNKNOWN_ORIGIN = "unknown"
-"""Stands for the upstream content behind files that this project did not build."""
-
-
-@dataclass(frozen=True)
-class Content:
-    """What a set of files holds for a day: the fingerprint of its rows, and digests of what they were built from.
-
-    `upstream` is empty for a dataset without upstreams (see also `UNKNOWN_ORIGIN`); `inputs` covers deliveries and references,
-    `deliveries` only the deliveries, as `origins` names them; `references` are the fingerprints of references and golden
-    sources by name; `parts` is the name of the parts of its code (`Ledger.add_code`). All four are None if unknown.
-    """
-
-    fingerprint: str
-    upstream: str
-    inputs: str | None = None
-    deliveries: tuple[str, ...] | None = None
-    references: Mapping[str, str] | None = None
-    parts: str | None = None
-
-
 @dataclass(frozen=True)
 class StagedDay:
     """What a staged day was built from, and how many rows of that delivery day belong to no day that it may contain.

@@ -334,12 +334,17 @@ class Dataset(Part):
     @property
     def looks_back(self) -> bool:
         """Whether a day is built from earlier days, of its own source or of an upstream."""
-        return bool(self.lookback_days) or any(one.lookback_days for one in self.upstream.values())
+        return bool(self.most_lookback_days)
 
     @property
     def versioned(self) -> frozenset[str]:
         """The references whose rows are valid on some days only."""
         return frozenset(name for name, one in self.references.items() if one.valid is not None)
+
+    @property
+    def most_lookback_days(self) -> int:
+        """How many days before its own a day is built from at most, of its own source or of an upstream."""
+        return max([self.lookback_days, *(one.lookback_days for one in self.upstream.values())])
 
     def days_read(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
         """The days, and all days of the own source and of upstreams that they look back at."""

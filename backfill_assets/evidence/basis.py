@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from backfill_assets.core.canonical import digest
+from backfill_assets.core.content import UNKNOWN_ORIGIN, Content
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.release import DataFile, Manifest, ReleaseKind, ReleaseState, layout_digest
-from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, ReleaseRecord, Unit
+from backfill_assets.core.unit import ReleaseRecord, Unit
 from backfill_assets.dataset.checks import checks_of
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
@@ -23,10 +24,12 @@ from backfill_assets.evidence.inputs import (
     fact_inputs,
     force_by_day,
     golden_fingerprints,
+    names_ever,
     origins,
     origins_ever,
     plain_fingerprints,
     reference_fingerprints,
+    reference_stamps,
     staged_inputs,
 )
 from backfill_assets.evidence.known_deliveries import KnownDeliveries, SourceFingerprints
@@ -177,8 +180,8 @@ class UpstreamDays:
 class Behind:
     """What a day is built from besides its upstream, and the digest of it all.
 
-    `deliveries` are named as by `origins`, and `names` are all that each of them ever had: it has another one after it was read
-    again. `references` are the fingerprints of references and golden sources by name.
+    `deliveries` are named as by `origins`, and `names` are all that each of them ever had, in the same order: it has another one
+    after it was read again. `references` are the fingerprints of references and golden sources by name.
     """
 
     inputs: str
@@ -186,10 +189,11 @@ class Behind:
     references: Mapping[str, str] = field(default_factory=dict)
     names: tuple[frozenset[str], ...] = ()
 
-    def has_other_files(self, deliveries: Collection[str]) -> bool:
-        """Whether a delivery came or went since a day was built from these, whatever was read again meanwhile."""
-        then, now = frozenset(deliveries), frozenset[str]().union(*self.names)
-        return not then <= now or any(not names & then for names in self.names)
+    def has_other_files(self, deliveries: Sequence[str]) -> bool:
+        """Whether a delivery came, went or changed its place since a day was built from these, whatever was read again."""
+        if len(deliveries) != len(self.names):
+            return True
+        return any(then not in names for then, names in zip(deliveries, self.names, strict=True))
 
 
 class BasisNow(Protocol):
@@ -259,10 +263,14 @@ class CurrentBasis(OnWarehouse):
         return {
             day: Behind(
                 fact_inputs(found, day, known, references[day]), origins(found, day, known), references[day],
-                tuple(origins_ever(d) for own in found.fact_delivery_days((day,)) for d in known.get(own, ())),
+                names_ever(found, day, known),
             )
             for day in days
         }  # fmt: skip
+
+    def reference_stamps(self, dataset: str) -> Mapping[str, tuple[object, ...]]:
+        """What tells each reference and golden file from any other that was ever at its path."""
+        return reference_stamps(self.datasets[dataset], self.layout)
 
     def added_and_dropped(self, dataset: str, days: Collection[dt.date]) -> tuple[_ByDay, _ByDay]:
         """By day: deliveries in force that are missing in its published content, and those in it that no longer count.

@@ -99,6 +99,12 @@ def origins(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[str
     return tuple(dict.fromkeys(origin(d) for d in behind))
 
 
+def names_ever(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[frozenset[str], ...]:
+    """All names that each of the deliveries of `origins` ever had, in their order."""
+    behind = _oldest_first(d for own in dataset.fact_delivery_days((day,)) for d in deliveries.get(own, ()))
+    return tuple({origin(d): origins_ever(d) for d in behind}.values())
+
+
 def lost_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) -> frozenset[dt.date]:
     """The delivery days for which raw has fewer `rows` than were landed, such as after a restore of raw."""
     return frozenset(day for day, known in _rows_landed(deliveries).items() if rows.get(day, 0) < known)
@@ -236,6 +242,19 @@ def reference_file(loaded: LoadedDataset, layout: Layout, name: str) -> Location
         )
     require_no_folder(file, relative)
     return file
+
+
+def reference_stamps(loaded: LoadedDataset, layout: Layout) -> Mapping[str, tuple[object, ...]]:
+    """What tells each reference and golden file from any other that was ever at its path; golden tables are left out.
+
+    Fingerprints do not show a file that was replaced while Spark read it, if what they cover is the same in the next one.
+
+    Raises:
+        LayoutError: a link leads out of the sources folder.
+    """
+    files = {name: one.path for name, one in loaded.dataset.references.items()}
+    files |= {f"{GOLDEN}{name}": one.file.path for name, one in loaded.dataset.golden.items() if one.file is not None}
+    return {name: layout.source(path).stamp() for name, path in files.items()}
 
 
 def golden_fingerprints(

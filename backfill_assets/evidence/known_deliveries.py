@@ -10,11 +10,11 @@ from typing import Final, Protocol
 from deltalake.exceptions import DeltaError
 
 from backfill_assets.core.canonical import digest
+from backfill_assets.core.content import UNKNOWN_ORIGIN, Content
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.delivery import Delivery, TableDay
 from backfill_assets.core.errors import DatasetError, InvalidDayError, PreconditionError, SourceError
 from backfill_assets.core.text import in_one_line, shortened
-from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content
 from backfill_assets.dataset.deliveries import heads
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.table_source import TableSource

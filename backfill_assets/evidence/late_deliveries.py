@@ -19,7 +19,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.evidence.basis import published_among
 from backfill_assets.evidence.gaps import gaps_of, last_schedule
-from backfill_assets.evidence.inputs import Deliveries, force_by_day, origins
+from backfill_assets.evidence.inputs import Deliveries, force_by_day, origins, reference_fingerprints
 from backfill_assets.evidence.known_deliveries import KnownDeliveries, SourceFingerprints, new_files
 from backfill_assets.storage.sources import SourceFile
 from backfill_assets.warehouse import OnWarehouse
@@ -27,6 +27,7 @@ from backfill_assets.warehouse import OnWarehouse
 Days = tuple[dt.date, ...]
 _Active = Mapping[dt.date, Sequence[DataFile]]
 _NewFiles = Mapping[dt.date, Sequence[SourceFile]]
+_Prints = Mapping[dt.date, Mapping[str, str]]
 _OVER: Final = frozenset({UnitState.published, UnitState.rolled_back, UnitState.discarded})
 
 
@@ -36,7 +37,8 @@ class LateDay:
 
     Deliveries came, or were superseded or withdrawn. `files` are those that have not landed yet; empty if the run of
     another day has landed all. `deliveries` is a digest of all files behind the day, landed or not, the published
-    files, and the units that have held the day: it changes only if one comes or goes, or a claim or hold ends.
+    files, the references of a gap, and the units that have held the day: it changes only if one comes or goes, or a claim or
+    hold ends.
     `waits_for` says what keeps a live run from working on the day: a claim of an open unit, or a hold, in any dataset
     of its release group; empty if nothing does. The unit of an earlier live run of the day does not: it is resumed.
     """
@@ -80,12 +82,13 @@ class LateDeliveries(OnWarehouse):
         gaps = {day for day in unpublished if runnable or known.get(dataset.due(day)) or new.get(dataset.due(day))}
         shown = published_among(self.ledger, table, name, late | gaps)
         days = tuple(sorted((late & shown) | (gaps - shown)))
-        waits = self._waits(name, days)
-        judged = self._judged(dataset, [d for d in gaps - shown if not waits.get(d) and not files[d]], known)
+        # A published day is stale if a reference changes, not late.
+        waits, prints = self._waits(name, days), self._references(loaded, tuple(d for d in days if d not in shown))
+        judged = self._judged(dataset, [d for d in gaps - shown if not waits.get(d) and not files[d]], known, prints)
         over = self.ledger.units(name, _OVER) if days else ()
         return tuple(
             LateDay(
-                name, d, tuple(f.path for f in files[d]), _digest(dataset, d, (known, new), active.get(d, ()), over),
+                name, d, tuple(f.path for f in files[d]), _digest(dataset, d, (known, new), active.get(d, ()), over, prints.get(d)),
                 waits.get(d, ""), d not in shown,
             )
             for d in days if d not in judged
@@ -101,13 +104,27 @@ class LateDeliveries(OnWarehouse):
         first = dataset.live_day(moment) - (dataset.live.watch_days - 1) * ONE_DAY
         return tuple(d for d in gaps_of(dataset, published, moment) if d >= _with_its_month(dataset, first))
 
-    def _judged(self, dataset: Dataset, gaps: Collection[dt.date], known: Deliveries) -> set[dt.date]:
-        """The gaps that a live run has built and checked from exactly these deliveries: another run changes nothing."""
+    def _references(self, loaded: LoadedDataset, days: Days) -> _Prints:
+        """The fingerprints of the references of each day; none if they cannot be read: building a day reports it."""
+        try:
+            return reference_fingerprints(loaded, self.layout, days) if loaded.dataset.references and days else {}
+        except (LayoutError, SourceError, StorageError):
+            return {}
+
+    def _judged(
+        self, dataset: Dataset, gaps: Collection[dt.date], known: Deliveries, references: _Prints
+    ) -> set[dt.date]:
+        """The gaps that a live run has built and checked from exactly these deliveries: another run changes nothing.
+
+        Unless a reference has changed since: the version of a day may come after its rows.
+        """
         judged = set()
         for day, unit in self.ledger.claims(dataset.name, gaps).items():
             found = self.ledger.evidence(unit, dataset.name, [day]).get((dataset.name, day))
             live = self.ledger.unit(unit).live
-            if live and found is not None and found.verdicts and found.deliveries == origins(dataset, day, known):
+            if not live or found is None or not found.verdicts or found.deliveries != origins(dataset, day, known):
+                continue
+            if all(found.references.get(name) == now for name, now in references.get(day, {}).items()):
                 judged.add(day)
         return judged
 
@@ -237,6 +254,7 @@ def _digest(
     files: tuple[Deliveries, _NewFiles],
     published: Sequence[DataFile],
     over: Sequence[Unit],
+    references: Mapping[str, str] | None,
 ) -> str:
     """Identifies the state that a run should produce: the files behind a day after the new ones have landed.
 
@@ -254,4 +272,4 @@ def _digest(
         if day in unit.targets.get(dataset.name, ())
         and not ((unit.live or unit.catches_up) and unit.state is UnitState.discarded)
     )
-    return digest([found, layout_digest(published), ended])[:16]
+    return digest([found, layout_digest(published), ended, *([dict(references)] if references else [])])[:16]

@@ -162,11 +162,13 @@ def _cells(text: str, options: CsvOptions) -> list[str]:
 
 
 def _text_of(cell: str, options: CsvOptions) -> str | None:
-    """The text of a cell that holds a date; None for a null. What is null only without quotes is no date with them."""
+    """The text of a cell that holds a date; None for a null, and no date where it is not certain whether it is null."""
     if cell in {"", options.null_value}:
         return None
     quoted = len(cell) > 1 and cell[0] == cell[-1] == options.quote
-    return cell[1:-1] if quoted else cell
+    text = cell[1:-1] if quoted else cell
+    # Spark may take what is null without quotes for null with them.
+    return "" if text == options.null_value else text
 
 
 class _Number(str):

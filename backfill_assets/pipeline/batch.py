@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from backfill_assets.core.days import format_days
-from backfill_assets.core.errors import EvidenceError, UnitError
+from backfill_assets.core.errors import EvidenceError, SourceError, UnitError
 from backfill_assets.core.evidence import Basis, DayEvidence
 from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.layers import Layer
@@ -60,7 +60,8 @@ class Pipeline(Landing):
 
         Raises:
             ModelError: the staging model fails or returns other columns than it must.
-            SourceError: raw has fewer rows than were landed, has lost what counts now, or has what the ledger does not know.
+            SourceError: raw has fewer rows than were landed, has lost what counts now, or has what the ledger does not know;
+                or references keep changing.
         """
         if not days:
             return {}
@@ -77,14 +78,28 @@ class Pipeline(Landing):
             stale = self.days_to_stage(name, stale)
             if not stale:
                 return {}
-            (inputs, force), code = self.basis.to_stage(name, stale), loaded.code_version
-            self.require_raw(name, stale, force)
-            counts = stage(spark, loaded, self.layout, stale, force)
+            for _ in range(_TRIES):
+                given = self._plain_stamps(name)
+                (inputs, force), code = self.basis.to_stage(name, stale), loaded.code_version
+                self.require_raw(name, stale, force)
+                counts = stage(spark, loaded, self.layout, stale, force)
+                if self._plain_stamps(name) == given:
+                    break
+            else:
+                raise SourceError(
+                    f"{name} {format_days(stale)}: a reference file changed {_TRIES} times while these days were staged; "
+                    "put the complete file there by renaming it, and launch again"
+                )
             self.ledger.add_staged(
                 StagedDay(name, day, inputs[day], code, found.outside_rows, found.place, found.files)
                 for day, found in counts.items()
             )
         return {day: found.rows for day, found in counts.items()}
+
+    def _plain_stamps(self, name: str) -> Mapping[str, tuple[object, ...]]:
+        """The stamps of the references that a staging model sees."""
+        dataset, stamps = self.datasets[name].dataset, self.basis.reference_stamps(name)
+        return {one: stamps[one] for one in dataset.references if one not in dataset.versioned}
 
     def days_to_stage(self, name: str, days: Days) -> Days:
         """The days that are not staged from their current deliveries, references and code, or whose files were replaced."""
@@ -122,8 +137,8 @@ class Pipeline(Landing):
 
         Raises:
             ModelError: the fact model fails or returns other columns than declared.
-            EvidenceError: an upstream that the unit holds has not passed its checks, or other launches keep staging the same
-                days or writing days of an upstream.
+            EvidenceError: an upstream that the unit holds has not passed its checks, references keep changing, or other launches
+                keep staging the same days or writing days of an upstream.
             SourceError: upstream days were built without a column that is declared now.
             LeaseLostError: another attempt has taken these days over.
         """
@@ -135,7 +150,7 @@ class Pipeline(Landing):
             # A launch of the shadow alone: the days looked back at must have all their files, and be the same in every batch.
             self.land_what_is_there(spark, name, days, live=unit.live)
         for _ in range(_TRIES):
-            files = self.basis.source_files(name, days)
+            files, given = self.basis.source_files(name, days), self.basis.reference_stamps(name)
             wanted = self.basis.staged_inputs(name, read)
             versions = {above: self.tables[above].version() for above in loaded.dataset.upstream}
             # Read before staging: a change meanwhile leaves stale evidence, never evidence that is too fresh.
@@ -150,13 +165,15 @@ class Pipeline(Landing):
             good = staged.keys() == set(read) and self._staged_by_this_code(name, read, wanted) == staged
             # A release that is rolled back meanwhile makes nothing stale, but its rows may have been read.
             moved = self._upstream_written(name, days, versions) or self.basis.upstream(name, days, unit) != upstream
-            # Rows of a source table that went and came back may be missing in what was read in between.
-            if good and not moved and self.basis.source_files(name, days) == files:
+            # What went and came back may be missing in what was read in between: rows of a source table, a reference file.
+            still = self.basis.source_files(name, days) == files and self.basis.reference_stamps(name) == given
+            if good and not moved and still:
                 break
         else:
+            what = "an upstream, source or reference" if good else "staging"
             raise EvidenceError(
-                f"{name} {format_days(days)}: {'an upstream or source' if good else 'staging'} changed {_TRIES} times while its "
-                "shadow was built; let other launches of these days end, and launch again"
+                f"{name} {format_days(days)}: {what} changed {_TRIES} times while its shadow was built; "
+                "let other launches of these days end, and launch again"
             )
         contract = unit.contract.of(name).hash
         bases = {day: Basis(behind[day].inputs, loaded.code_version, contract, "", upstream[day]) for day in days}
@@ -214,35 +231,56 @@ class Pipeline(Landing):
         """Measure, compare and judge an attempt's days, and store evidence and comparisons, whether checks pass or not.
 
         Measuring takes one pass per side, comparing takes one join of the changed days. At an edge of the unit, or where a month
-        begins, one more pass reads the days around them. All of it is done again if another launch stages the same meanwhile.
+        begins, one more pass reads the days around them. All of it is done again if another launch stages the same meanwhile, or a
+        reference or golden file changes; the shadow is built again if references have changed since.
 
         Raises:
             UnitError: the attempt has no shadow yet.
-            EvidenceError: the days were staged by other code, from other deliveries, or again and again, meanwhile.
+            EvidenceError: the days were staged by other code or from other deliveries meanwhile, or something keeps changing.
             LeaseLostError: another attempt has taken these days over.
         """
         name, days = attempt.dataset, attempt.days
         loaded = self.datasets[name]
-        before = self.ledger.staged(name, days) if loaded.staging is not None else {}
         for _ in range(_TRIES):
-            if done := self._validated(spark, unit, attempt):
+            given, pending = self.basis.reference_stamps(name), self._pending(unit, attempt)
+            if self._references_moved(name, pending):
+                self.build(spark, unit, attempt)
+                pending = self._pending(unit, attempt)
+            before = self._staged_from(name, days)
+            if done := self._validated(spark, unit, attempt, pending, given):
                 return done
-            now = self.ledger.staged(name, days)
-            other_code = any(one.code != loaded.code_version for one in now.values())
-            if other_code or {d: one.inputs for d, one in now.items()} != {d: one.inputs for d, one in before.items()}:
-                who = "other code has" if other_code else "a launch with other deliveries has"
-                break
-        else:
-            who = f"another launch has {_TRIES} times"
+            now = self._staged_from(name, days)
+            other_code = any(code != loaded.code_version for _, code in now.values())
+            if other_code or (now != before and not self._references_moved(name, pending)):
+                what = "other code" if other_code else "a launch with other deliveries"
+                raise EvidenceError(
+                    f"{name} {format_days(days)}: {what} has staged these days while they were checked; let it end, launch again"
+                )
         raise EvidenceError(
-            f"{name} {format_days(days)}: {who} staged these days while they were checked; let it end, launch again"
+            f"{name} {format_days(days)}: staging, a reference or a golden file changed {_TRIES} times while these days were "
+            "checked; let other launches of them end, and launch again"
         )
 
-    def _validated(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> tuple[DayEvidence, ...]:
-        """`validate` without repetition; returns and stores nothing if the days were staged meanwhile."""
+    def _staged_from(self, name: str, days: Days) -> Mapping[dt.date, tuple[str, str]]:
+        """The inputs and the code that days were staged from; none for a dataset without staging."""
+        own = days if self.datasets[name].staging is not None else ()
+        return {day: (one.inputs, one.code) for day, one in self.ledger.staged(name, own).items()}
+
+    def _references_moved(self, name: str, pending: Mapping[dt.date, DayEvidence]) -> bool:
+        """Whether days were built beside other references or golden sources than those that the checks would read."""
+        dataset = self.datasets[name].dataset
+        if not dataset.references and not dataset.golden:
+            return False
+        now = self.basis.behind(name, pending)
+        return any(one.references != now[day].references for day, one in pending.items())
+
+    def _validated(
+        self, spark: SparkSession, unit: Unit, attempt: Attempt, pending: Mapping[dt.date, DayEvidence],
+        given: Mapping[str, tuple[object, ...]],
+    ) -> tuple[DayEvidence, ...]:  # fmt: skip
+        """`validate` without repetition; returns and stores nothing if the days were staged, or files are not as `given`."""
         name, days = attempt.dataset, attempt.days
         loaded = self.datasets[name]
-        pending = self._pending(unit, attempt)
         own = days if loaded.staging is not None else ()
         staged = self._staged_by_this_code(name, own)
         # The layout is read before the figures: a write in between leaves stale evidence, never evidence that is too fresh.
@@ -273,6 +311,8 @@ class Pipeline(Landing):
                 evidence.append(replace(judged, compared=compared))
             samples = rows.sample(columns_behind(loaded.dataset, contract, evidence))
         if len(staged) < len(own) or self._staged_by_this_code(name, own) != staged:
+            return ()
+        if self.basis.reference_stamps(name) != given:
             return ()
         if failed := failed_days(evidence):
             samples |= golden_samples(frames, failed)

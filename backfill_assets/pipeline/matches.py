@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import Final
 
@@ -12,6 +13,7 @@ from backfill_assets.dataset.checks import ReferenceCheck
 from backfill_assets.pipeline.frames import Frames
 
 _READ_BY: Final = "_read_by"
+_COUNT: Final = "_count"
 
 
 def with_matches(frame: DataFrame, frames: Frames) -> DataFrame:
@@ -20,8 +22,12 @@ def with_matches(frame: DataFrame, frames: Frames) -> DataFrame:
         known, pairs = _referred(check, frames)
         names = {to: f"_{name}_{i}" for i, (_, to) in enumerate(pairs)}
         found = known.select(*(F.col(to).alias(own) for to, own in names.items())).dropna()
-        matches = F.count("*") if check.reference in frames.dataset.versioned else F.max(F.lit(1))
-        keys = found.groupBy(*names.values()).agg(matches.alias(_mark(name)))
+        if check.reference in frames.dataset.versioned:
+            day, back = names[frames.dataset.partition_column], frames.dataset.most_lookback_days
+            key = [own for own in names.values() if own != day]
+            keys = _versions(found, key, day, back).withColumnRenamed(_COUNT, _mark(name))
+        else:
+            keys = found.groupBy(*names.values()).agg(F.max(F.lit(1)).alias(_mark(name)))
         same = [frame[own] == keys[names[to]] for own, to in pairs]
         small = check.reference in frames.references and check.reference not in frames.dataset.versioned
         frame = frame.join(F.broadcast(keys) if small else keys, reduce(Column.__and__, same), "left")
@@ -40,6 +46,16 @@ def _referred(check: ReferenceCheck, frames: Frames) -> tuple[DataFrame, list[tu
     rows = frames.upstream[check.reference].select(*dict.fromkeys((*check.to, day))).distinct()
     read_by = F.explode(F.sequence(F.col(day), F.date_add(day, back)))
     return rows.withColumn(_READ_BY, read_by), [*pairs, (own_day, _READ_BY)]
+
+
+def _versions(found: DataFrame, key: Sequence[str], day: str, back: int) -> DataFrame:
+    """The number of versions by key and day: the most on this day or on any of the days `back`, which it reads as well."""
+    counted = found.groupBy(*key, day).agg(F.count("*").alias(_COUNT))
+    if not back:
+        return counted
+    later = F.explode(F.sequence(F.col(day), F.date_add(F.col(day), back)))
+    several = counted.where(F.col(_COUNT) > 1).withColumn(day, later)
+    return counted.unionByName(several).groupBy(*key, day).agg(F.max(_COUNT).alias(_COUNT))
 
 
 def is_checked(check: ReferenceCheck) -> Column:

@@ -26,6 +26,7 @@ from backfill_assets.core.release import SHADOW, ReleaseState, layout_digest
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import PUBLISHED, BasisNow, effective
+from backfill_assets.evidence.inputs import reference_stamps
 from backfill_assets.proof.subjects import Days, RecomputedDays, Sampled, Subjects
 from backfill_assets.warehouse import OnWarehouse
 
@@ -163,7 +164,7 @@ class Prover(OnWarehouse):
         name, certificate = subject.dataset, self.ids.new("p")
         scratch = f"{SHADOW}/{certificate}"
         engine, watch = self.recomputing(subject.execution), Watch(self.warehouse)
-        before, inputs = watch.look(name, engine), self._inputs(subject)
+        before, inputs, given = watch.look(name, engine), self._inputs(subject), self._references(name)
         ways = ways_for(subject.execution)
         try:
             prints, disagreements = self._recomputed(subject, engine, scratch, ways, inputs)
@@ -174,6 +175,8 @@ class Prover(OnWarehouse):
                 f"{name} {format_days(moved)}: deliveries, references or upstreams changed while the days were recomputed; "
                 "prove them again"
             )
+        if self._references(name) != given:
+            raise ProofError(f"{name}: a reference file was replaced while the days were recomputed; prove them again")
         issued = Certificate(
             id=certificate,
             dataset=name,
@@ -213,6 +216,9 @@ class Prover(OnWarehouse):
         name, days = subject.dataset, subject.days
         inputs, upstream = self.basis.inputs(name, days), self.basis.upstream(name, days, subject.open_unit)
         return {day: origin_of(inputs[day], upstream[day]) for day in days}
+
+    def _references(self, name: str) -> Mapping[str, tuple[object, ...]]:
+        return reference_stamps(self.datasets[name], self.layout)
 
     def _as_built(self, subject: RecomputedDays, inputs: Mapping[dt.date, str]) -> Mapping[dt.date, _Shown]:
         """The places of the days as they were built before, by the same code from the same inputs."""

@@ -176,8 +176,13 @@ class InBucket(Location):
         return self._head()[0]
 
     def stamp(self) -> tuple[object, ...]:
-        size, tag = self._head()
-        return (tag, size) if size >= 0 else ()
+        with _asking(self):
+            try:
+                found = self.bucket.store.head(self.key)
+            except FileNotFoundError:
+                return ()
+        # The tag may only be a hash of the content: the time tells an object that was put back.
+        return found["e_tag"], found["size"], found["last_modified"], found.get("version")
 
     def altered(self, sizes: Mapping[str, int], mark: bytes) -> frozenset[str]:
         sound = self.each(lambda item: _has_mark(self / item[0], item[1], mark), sizes.items())

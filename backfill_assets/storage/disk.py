@@ -114,7 +114,8 @@ class OnDisk(Location):
             found = self.path.stat()
         except FileNotFoundError:
             return ()
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        # The last one also tells a file that was moved away and back.
+        return found.st_ino, found.st_mtime_ns, found.st_size, found.st_ctime_ns
 
     def altered(self, sizes: Mapping[str, int], mark: bytes) -> frozenset[str]:
         # Plain strings: with thousands of files, creating Path objects costs more than the checks.

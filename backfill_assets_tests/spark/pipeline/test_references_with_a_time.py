@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 
 from backfill_assets.application import Application
-from backfill_assets.core.errors import BackfillError
+from backfill_assets.core.errors import BackfillError, EvidenceError, SourceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
 from backfill_assets.evidence.stale import StaleCause
 from backfill_assets.storage.disk import path_of
-from backfill_assets_tests.harness.without_dagster import built, judged, publish
+from backfill_assets_tests.harness.between import between
+from backfill_assets_tests.harness.without_dagster import built, judged, opened, publish
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, D4, STAGING, TRIPS, Kit, values
 
 COLUMNS = {**TRIPS["columns"], "cost": {"type": "decimal(9,2)"}}  # type: ignore[dict-item]
@@ -156,6 +159,96 @@ def test_a_day_that_looks_back_depends_on_the_versions_of_the_days_before(kit: K
     assert application.staleness.of("trips").by_cause == {StaleCause.reference: (D2,)}
     publish(application, kit.spark, "trips", (D2,))
     assert published(kit) == {D2: Decimal("3.50"), D3: Decimal("4.00")}
+
+
+def test_two_versions_on_a_day_that_is_looked_back_at_are_refused(kit: Kit) -> None:
+    """The sum of a day has the cost of the day before twice; its own day has one version."""
+    costs(kit, f"a,1.00,2024-01-01,{D2}\na,1.00,{D1},{D2}\na,2.00,{D2},\nb,5.00,{D1},{D2}\n")
+    fact = (
+        "SELECT s.day, s.id, s.kind, s.amount, s.fee, CAST((SELECT sum(c.cost) FROM costs AS c "
+        "WHERE c.kind = s.kind AND c.day BETWEEN date_sub(s.day, 1) AND s.day) AS decimal(9,2)) AS cost FROM staging AS s"
+    )
+    application = margins(kit, fact=fact, lookback_days=1)
+    kit.deliver(D2, f"{D2},2,a,10,1.00", f"{D2},4,b,10,1.00")
+    found = evidence(kit, application, D2, D3)
+    assert (verdict(found[D2]).refuses, verdict(found[D2]).found) == (
+        True, "1 of 2 without a match (50.00%), 1 with more than one version",
+    )  # fmt: skip
+    # A version of the day before is none of the day itself. The third day reads no day with two.
+    assert verdict(found[D3]).passed
+
+
+def test_a_file_that_is_replaced_while_spark_reads_it_and_put_back_is_read_again(kit: Kit) -> None:
+    costs(kit, TWO)
+    application = margins(kit)
+    unit = opened(application, {"trips": (D1, D2)})
+    pipeline = application.pipeline
+    pipeline.land(kit.spark, "trips", (D1, D2))
+    pipeline.stage(kit.spark, "trips", (D1, D2))
+    # Before the shadow is built the ledger is asked twice what is staged, after it once.
+    asked = itertools.count()
+
+    def replaced(_call: str) -> None:
+        number = next(asked)
+        if number in {1, 2}:
+            costs(kit, TWO.replace("1.00", "9.99") if number == 1 else TWO)
+
+    busy = between(application.ledger, {"staged"}, before=replaced)
+    building = replace(pipeline, warehouse=replace(application.warehouse, ledger=busy))
+    attempt = application.ledger.start_attempt(unit.id, "trips", (D1, D2), unit.id, dt.timedelta(minutes=10))
+    building.build(kit.spark, unit, attempt)
+    rows = kit.table(kit.shadow_folder(application.datasets["trips"], attempt.folder))
+    assert (dict(values(rows, "day", "cost")), next(asked)) == ({D1: Decimal("1.00"), D2: Decimal("2.00")}, 6)  # type: ignore[arg-type]
+
+
+def test_days_whose_references_change_before_their_checks_are_built_again(kit: Kit) -> None:
+    costs(kit, TWO)
+    application = margins(kit)
+    unit = opened(application, {"trips": (D1, D2, D3)})
+    pipeline = application.pipeline
+    pipeline.land(kit.spark, "trips", (D1, D2, D3))
+    attempt = application.ledger.start_attempt(unit.id, "trips", (D1, D2, D3), unit.id, dt.timedelta(minutes=10))
+    pipeline.build(kit.spark, unit, attempt)
+    # An ordinary day: the newest version ends. Built alone, the last day would differ, and all days would fail.
+    costs(kit, f"a,1.00,2024-01-01,{D2}\na,2.00,{D2},{D3}\na,3.00,{D3},\n")
+    found = pipeline.validate(kit.spark, unit, attempt)
+    assert not [v for one in found for v in one.verdicts if v.refuses]
+    assert not application.publisher.blockers(unit.id)
+    application.publisher.release(unit.id)
+    assert published(kit)[D3] == Decimal("3.00")
+
+
+def test_a_file_that_never_holds_still_is_refused_by_name(kit: Kit) -> None:
+    costs(kit, TWO)
+    application = margins(kit, references={"costs": COSTS, **TRIPS["references"]})  # type: ignore[dict-item]
+    unit, pipeline = opened(application, {"trips": (D1,)}), application.pipeline
+    pipeline.land(kit.spark, "trips", (D1,))
+    attempt = application.ledger.start_attempt(unit.id, "trips", (D1,), unit.id, dt.timedelta(minutes=10))
+    numbers = itertools.count(1)
+
+    def replaced(_call: str) -> None:
+        costs(kit, f"{TWO}a,{next(numbers)}.50,2020-01-01,2020-02-01\n")
+
+    def plain_replaced(_call: str) -> None:
+        kit.put("kinds.csv", f"kind,label\na,{next(numbers)}\n")
+
+    # The staging model sees no versions, and need not wait for them.
+    for happens in (replaced, plain_replaced):
+        busy = between(application.ledger, {"deliveries"}, before=happens)
+        staging = replace(pipeline, warehouse=replace(application.warehouse, ledger=busy))
+        if happens is replaced:
+            assert staging.stage(kit.spark, "trips", (D1,)) == {D1: 1}
+        else:
+            kit.put("kinds.csv", "kind,label\na,another\n")
+            with pytest.raises(SourceError, match="a reference file changed 3 times while these days were staged"):
+                staging.stage(kit.spark, "trips", (D1,))
+    pipeline.build(kit.spark, unit, attempt)
+    busy = between(application.ledger, {"staged"}, before=replaced)
+    checks = replace(pipeline, warehouse=replace(application.warehouse, ledger=busy))
+    with pytest.raises(
+        EvidenceError, match="staging, a reference or a golden file changed 3 times while these days were"
+    ):
+        checks.validate(kit.spark, unit, attempt)
 
 
 @pytest.mark.parametrize(

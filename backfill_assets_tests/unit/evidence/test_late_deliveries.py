@@ -389,6 +389,29 @@ def test_a_gap_that_a_live_run_has_judged_is_not_run_again_until_a_file_comes(we
     assert week.late.of("sales")[0].deliveries == before.deliveries
 
 
+def test_a_gap_that_was_judged_without_the_version_of_its_day_is_run_once_that_has_come(week: Inbox) -> None:
+    file = path_of(layout(week.folder).sources) / "cities.csv"
+    file.write_text("city,since,until\nParis,2020-01-01,2026-01-05\n", encoding="utf-8")
+    columns = {"city": "string", "since": "date", "until": "date"}
+    cities = Reference(format=Format.csv, path="cities.csv", columns=columns, valid=("since", "until"))
+    week.says(references={"cities": cities})
+    week.deliver(D4)
+    week.land(D4)
+    before = week.late.of("sales")[0]
+    unit = week.world.open_unit({"sales": [D4], "totals": [D4]}, live=True)
+    week.world.build(unit, "sales", {D4: [1]}, passed=False)
+    assert week.late.of("sales") == ()
+    # Another day's version is nothing that this day waits for.
+    file.write_text("city,since,until\nParis,2020-01-01,2026-01-05\nRoma,2026-03-01,\n", encoding="utf-8")
+    assert week.late.of("sales") == ()
+    file.write_text("city,since,until\nParis,2020-01-01,\n", encoding="utf-8")
+    (gap,) = week.late.of("sales")
+    assert gap.day == D4
+    assert gap.deliveries != before.deliveries
+    file.unlink()
+    assert week.late.of("sales") == ()
+
+
 def test_a_day_that_was_rolled_back_to_nothing_waits_and_is_another_gap_once_its_hold_is_lifted(week: Inbox) -> None:
     week.deliver(D4)
     week.land(D4)

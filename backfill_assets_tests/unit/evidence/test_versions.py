@@ -114,6 +114,19 @@ def test_every_day_depends_on_a_line_whose_days_are_not_certain(tmp_path: Path, 
     assert moved(before, prints(file)) == list(range(10))
 
 
+def test_a_quoted_null_may_be_null_or_a_date_and_counts_for_all_days(tmp_path: Path) -> None:
+    file, of = tmp_path / "costs.csv", reference(csv={"null_value": "1900-01-01"})
+    head = "product,cost,since,until\n"
+    file.write_text(f"{head}tea,1.00,2024-01-05,1900-01-01\n")
+    before = prints(file, of)
+    file.write_text(f"{head}tea,2.00,2024-01-05,1900-01-01\n")
+    assert moved(before, prints(file, of)) == [4, 5, 6, 7, 8, 9]
+    file.write_text(f'{head}tea,1.00,2024-01-05,"1900-01-01"\n')
+    before = prints(file, of)
+    file.write_text(f'{head}tea,2.00,2024-01-05,"1900-01-01"\n')
+    assert moved(before, prints(file, of)) == list(range(10))
+
+
 def test_quotes_separators_and_line_ends_hide_no_day(tmp_path: Path) -> None:
     file = tmp_path / "costs.csv"
 

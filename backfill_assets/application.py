@@ -27,6 +27,7 @@ from backfill_assets.delta.stored_tables import StoredTables
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.doctor import Doctor
 from backfill_assets.evidence.basis import CurrentBasis
+from backfill_assets.evidence.keep import Keeping
 from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.evidence.relaunches import Relaunches
 from backfill_assets.evidence.stale import Staleness
@@ -41,6 +42,7 @@ from backfill_assets.pipeline.views import SparkConsumers, SparkPreviews, ensure
 from backfill_assets.proof.certificate import Prover
 from backfill_assets.proof.history_diff import HistoryDiffs
 from backfill_assets.proof.recompute import SparkRecomputations
+from backfill_assets.proof.stale_sample import StaleSamples
 from backfill_assets.release.adopt import Adoption
 from backfill_assets.release.publish import Publisher
 from backfill_assets.release.readers import DataReleases, History, Preview, TimeTravel
@@ -149,6 +151,16 @@ class Application:
     def staleness(self) -> Staleness:
         """Finds published days that would come out differently today, and why."""
         return Staleness(self.warehouse, self.basis)
+
+    @cached_property
+    def keeping(self) -> Keeping:
+        """Records who keeps published days as they are although the code changed."""
+        return Keeping(self.warehouse, self.staleness)
+
+    @cached_property
+    def stale_samples(self) -> StaleSamples:
+        """Computes some stale days again, and compares them with what is published."""
+        return StaleSamples(self.warehouse, self._recomputing)
 
     @cached_property
     def relaunches(self) -> Relaunches:

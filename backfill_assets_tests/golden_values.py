@@ -27,10 +27,11 @@ from backfill_assets.application import Application
 from backfill_assets.campaign.state import Action
 from backfill_assets.cli.app import app
 from backfill_assets.core.canonical import digest, to_json
+from backfill_assets.core.content import Content, KeptDay
 from backfill_assets.core.delivery import Deed
 from backfill_assets.core.expected_change import parse_change
 from backfill_assets.core.release import ReleaseKind, layout_digest
-from backfill_assets.core.unit import AttemptState, Content, StagedDay, UnitState, Work
+from backfill_assets.core.unit import AttemptState, StagedDay, UnitState, Work
 from backfill_assets.ledger.open import open_ledger
 from backfill_assets.orchestration.definitions import definitions_of
 from backfill_assets.settings import Settings
@@ -93,6 +94,8 @@ def ledger(folder: Path) -> dict[str, list[dict[str, Any]]]:
     observed.add_comparisons(attempt.number, [a_comparison(days[0], attempt.number)])
     observed.end_attempt(attempt.number, AttemptState.done, Work(9, 100, dt.timedelta(seconds=2)))
     observed.add_contents("flights", {days[0]: ("layout", Content("i", "rows"))})
+    kept = Content("f", "", "i", ("d0", "d1"), {"cities": "one"}, "parts")
+    observed.keep([KeptDay("flights", days[0], "about", kept, ("checks", "code"), "ada", NOON, "the same rows")])
     observed.add_campaign(a_campaign(), an_entry(Action.planned))
     observed.approve(an_approval(days[:2]), an_entry(Action.approved, detail="two days"))
     observed.add_certificate(a_certificate(days[:2]))

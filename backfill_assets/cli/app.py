@@ -35,7 +35,7 @@ app = typer.Typer(
 app.add_typer(doctor.spark, name="spark")
 app.add_typer(status.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    specifications.init, adopt.adopt, adopt.unadopt, status.status, stale.stale, status.metrics, launches.run,
+    specifications.init, adopt.adopt, adopt.unadopt, status.status, stale.stale, stale.keep, status.metrics, launches.run,
     deliveries.deliveries, deliveries.withdraw, deliveries.reland, releases.path, doctor.sql,
     launches.resume, launches.refresh, status.discard, releases.releases, releases.publish,
     releases.reconcile, doctor.doctor, specifications.new, specifications.validate,

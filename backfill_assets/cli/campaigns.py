@@ -25,6 +25,7 @@ from backfill_assets.cli.output import (
     shell_of,
     table,
 )
+from backfill_assets.cli.stale import say_kept
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.text import number_of
@@ -194,6 +195,7 @@ def history(
         return
     columns = ("day", "release", "kind", "by", "approved by", "at (UTC)", "rows", "measures", "why")
     table(columns, [_change(change) for change in changes])
+    say_kept(application.ledger.kept_days(dataset, None if day is None else [chosen_day(day)]))
 
 
 def unit_of(application: Application, name: str) -> str:

@@ -10,13 +10,18 @@ import typer
 
 from backfill_assets.application import Application
 from backfill_assets.cli.output import Json, as_json, say, table, warn
-from backfill_assets.core.days import day_range, days_argument, format_days
+from backfill_assets.core.content import KeptDay
+from backfill_assets.core.days import day_range, days_argument, format_days, grouped_by_text, parse_days
 from backfill_assets.core.errors import ArgumentError
-from backfill_assets.core.text import in_words, visible
+from backfill_assets.core.text import in_words, number_of, visible
+from backfill_assets.evidence.keep import OF_CODE
 from backfill_assets.evidence.relaunches import LeftOut
 from backfill_assets.evidence.stale import DATA, StaleCause, StaleDays
+from backfill_assets.operations import PARAMETERS
+from backfill_assets.proof.stale_sample import StaleSample
 
 _MOST_FILES: Final = 3
+_MOST_SAMPLED: Final = 366
 Because = Annotated[
     str, typer.Option(metavar="CAUSE,…", help=f"Only days that are stale because of these: {', '.join(StaleCause)}.")
 ]
@@ -25,22 +30,33 @@ Because = Annotated[
 def stale(
     dataset: Annotated[str, typer.Argument(help="A dataset; by default, all.")] = "",
     because: Because = "",
+    sample: Annotated[
+        int,
+        typer.Option(
+            min=0, max=_MOST_SAMPLED, help="Build so many of them again, without publishing: do they come out the same?"
+        ),
+    ] = 0,
     json: Json = False,
 ) -> None:
     """Show which published days would come out differently if they were built today, or might, and why.
 
     backfill stale flights
     backfill stale --because code,columns
+    backfill stale flights --sample 12
 
     It compares what each day was built from with what it would be built from now, and reads no rows. Comments and
-    descriptions do not count.
+    descriptions do not count. A sample needs Spark. It changes nothing: sampled days stay stale.
     """
     application = Application.from_env()
     names = [application.dataset(dataset).name] if dataset else sorted(application.datasets)
     causes = causes_of(because)
     found = [application.staleness.of(name, causes, look=True) for name in names]
+    # All causes: days that data made stale are built again anyway.
+    every = [application.staleness.of(name, look=True) for name in names] if sample else []
+    samples = [application.stale_samples.of(one, sample, causes) for one in every]
     if json:
-        as_json([stale_as_json(one) for one in found])
+        sampled = {one.dataset: one for one in samples if one.days}
+        as_json([{**stale_as_json(one), "sampled": sampled.get(one.dataset)} for one in found])
         return
     show_stale(application, found)
     for one in found:
@@ -52,9 +68,46 @@ def stale(
                 f"{one.dataset} {format_days(one.unknown, most=3)}: it is not known which code built these days; to compare their "
                 f"rows with those of today's models: backfill diff-history --models HEAD --dataset {one.dataset} --partitions DAYS"
             )
-    if not any(one.days or one.gone or one.unknown or one.problems for one in found):
+        say_kept(one.kept.values())
+    for taken in samples:
+        _say_sample(taken)
+    if not any(one.days or one.gone or one.unknown or one.kept or one.problems for one in found):
         all_clear = "nothing is stale: every published day is as it would be built today"
         say(f"nothing is stale because of {because}" if because else all_clear)
+
+
+def keep(
+    dataset: Annotated[str, typer.Argument(help="A dataset.")],
+    days: Annotated[str, typer.Argument(metavar="DAYS", help=PARAMETERS["partitions"])],
+    because: Annotated[
+        str,
+        typer.Option(
+            metavar="CAUSE,…", help=f"What made them stale and does not matter: {', '.join(sorted(OF_CODE))}."
+        ),
+    ] = "",
+    reason: Annotated[str, typer.Option(help="Why, for the history.")] = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Take back all that was said about these days.")] = False,
+) -> None:
+    """Keep published days as they are although the code changed: they are stale no more, and nothing is built.
+
+    backfill keep flights 2013-01-01..2013-03-31 --because code --reason "a join is written in another way"
+
+    From now on they count as built by the code of now, until it changes again. See also: backfill stale --sample.
+    """
+    application, chosen = Application.from_env(), parse_days(days)
+    application.dataset(dataset)
+    if undo:
+        taken = application.keeping.take_back(dataset, chosen, reason)
+        say(
+            f"{dataset}: {number_of(len(taken), 'day')} kept no more: {format_days(taken)}"
+            if taken
+            else "nothing to undo"
+        )
+        return
+    refusals = application.keeping.keep(dataset, chosen, causes_of(because) if because else (), reason)
+    say(f"{dataset} {format_days(day for day in chosen if day not in refusals)}: kept as they are")
+    for text in grouped_by_text((day, f"{day}: {why}") for day, why in refusals.items()):
+        say(f"not kept: {text}")
 
 
 def causes_of(text: str) -> frozenset[StaleCause]:
@@ -103,6 +156,31 @@ def warn_of_problems(found: Iterable[StaleDays]) -> None:
             warn(f"{one.dataset} could not be compared: {problem}")
 
 
+def say_kept(words: Iterable[KeptDay]) -> None:
+    """Print who keeps which days as they are, or does so no more, and why."""
+    said: dict[tuple[str, str, str, str, str], list[date]] = {}
+    for one in words:
+        what = f"kept as they are ({in_words(one.causes)})" if one.causes else "kept no more"
+        about = (one.dataset, what, one.by, f"{one.at:%Y-%m-%d %H:%M}", visible(one.reason))
+        said.setdefault(about, []).append(one.day)
+    for (dataset, what, by, at, reason), days in said.items():
+        say(f"{dataset} {format_days(days)}: {what}, by {by}, {at} UTC: {reason}")
+
+
+def _say_sample(taken: StaleSample) -> None:
+    """Print how many sampled days come out the same, and which do not."""
+    if taken.problem:
+        warn(f"{taken.dataset}: no day could be built again: {taken.problem}")
+    if not taken.days:
+        return
+    sampled = f"{taken.dataset}: {len(taken.days)} of {number_of(taken.of, 'day')} built again by the code of now"
+    if not taken.different:
+        say(f"{sampled}: all have the same rows")
+        return
+    differ = "; ".join(f"{day} ({', '.join(columns)})" for day, columns in taken.different.items())
+    say(f"{sampled}: {len(taken.days) - len(taken.different)} have the same rows; different: {differ}")
+
+
 def _say_next(application: Application, stale: StaleDays, days: Sequence[date]) -> None:
     name, causes = stale.dataset, stale.by_cause
     because = "" if DATA.issuperset(causes) else f" --because {','.join(causes)}"
@@ -125,6 +203,10 @@ def stale_as_json(found: StaleDays) -> dict[str, object]:
         "files": found.paths,
         "gone": found.gone,
         "unknown": found.unknown,
+        "kept": [
+            {"day": day, "causes": one.causes, "by": one.by, "at": one.at, "reason": one.reason}
+            for day, one in found.kept.items()
+        ],
         "problems": found.problems,
     }
 

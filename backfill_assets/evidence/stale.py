@@ -11,10 +11,10 @@ from typing import Final
 
 from deltalake.exceptions import DeltaError
 
+from backfill_assets.core.content import UNKNOWN_ORIGIN, Content, KeptDay
 from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.release import layout_digest
-from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content
 from backfill_assets.dataset.parts import CodePart, code_parts
 from backfill_assets.evidence.basis import Contents, CurrentBasis, published_among
 from backfill_assets.evidence.inputs import GOLDEN
@@ -67,7 +67,8 @@ class StaleDays:
 
     `files` are those that a launch would land, by day. `gone` are published days that a source table no longer has: they cannot be
     built again. `unknown` are published days of which it is not known which code built them: other writers wrote them, or an older
-    version of this project. `problems` say what could not be compared.
+    version of this project. `kept` are days that would be stale for more causes if nobody had said that they stay as they are.
+    `contents` say what is known of the stale days. `problems` say what could not be compared.
     """
 
     dataset: str
@@ -75,6 +76,8 @@ class StaleDays:
     files: Mapping[dt.date, Sequence[str]] = field(default_factory=dict)
     gone: Days = ()
     unknown: Days = ()
+    kept: Mapping[dt.date, KeptDay] = field(default_factory=dict)
+    contents: Mapping[dt.date, Content] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
     @cached_property
@@ -143,30 +146,61 @@ class Staleness(OnWarehouse):
         empty = dict.fromkeys((day for day in asked if day not in filled), _EMPTY)
         known = Contents(self.warehouse).supposed_contents(name, asked & filled)
         built = {**self.ledger.contents(name, empty), **known}
-        causes, problems, unknown = _Causes(), list[str](), set[dt.date]()
+        problems, unknown = list[str](), set[dt.date]()
         # Each release asks for the upstream alone, and need not wait for the rest.
         if look or among != {StaleCause.upstream}:
             codes = self.ledger.codes(name)
             unknown = {day for day in asked if (day in filled or day in built) and _parts(built.get(day)) not in codes}
-            self._by_code(name, built, codes, causes)
-        if StaleCause.upstream in among:
-            self._by_upstream(name, built, causes)
-        if {StaleCause.source, StaleCause.reference, StaleCause.checks} & among:
-            problems += self._by_inputs(name, built, causes)
+        causes = self._compared(name, built, among, problems)
+        kept = self._kept(name, causes, built, among, problems)
         files = self._not_landed(name, problems) if look and StaleCause.source in among else {}
         for day in files:
             causes.setdefault(day, set()).add(StaleCause.source)
         wanted = {day: frozenset(own & among) for day, own in causes.items() if own & among and day in asked}
         # An attempt that was never released may also have built a day without rows.
         shown = filled | published_among(self.ledger, table, name, (wanted.keys() | unknown) - filled)
+        stale = [day for day in sorted(wanted) if day in shown]
         return StaleDays(
             name,
-            {day: wanted[day] for day in sorted(wanted) if day in shown},
+            {day: wanted[day] for day in stale},
             {day: found for day, found in files.items() if day in shown},
             tuple(day for day in self._late.gone(name) if day in asked) if look else (),
             tuple(sorted(unknown & shown)),
-            tuple(problems),
+            {day: kept[day] for day in sorted(kept)},
+            {day: built[day] for day in stale if day in built},
+            tuple(dict.fromkeys(problems)),
         )
+
+    def _compared(
+        self, name: str, built: Mapping[dt.date, Content], among: frozenset[StaleCause], problems: list[str]
+    ) -> _Causes:
+        """Why days that were built so would come out differently; what keeps it from comparing them is added to `problems`."""
+        causes = _Causes()
+        if among != {StaleCause.upstream}:
+            self._by_code(name, built, causes)
+        if StaleCause.upstream in among:
+            self._by_upstream(name, built, causes)
+        if {StaleCause.source, StaleCause.reference, StaleCause.checks} & among:
+            problems += self._by_inputs(name, built, causes)
+        return causes
+
+    def _kept(
+        self, name: str, causes: _Causes, built: Mapping[dt.date, Content], among: frozenset[StaleCause], problems: list[str]
+    ) -> Mapping[dt.date, KeptDay]:  # fmt: skip
+        """The words that make a difference; removes the `causes` that they end.
+
+        Of a day that somebody keeps, what has changed since the word counts: as if it had been built then.
+        """
+        suspects = {day: built[day] for day, own in causes.items() if own & among and day in built}
+        words = {one.day: one for one in reversed(self.ledger.kept_days(name, suspects))} if suspects else {}
+        contents = {d: one.content for d, one in words.items() if one.content and one.about == suspects[d].origin}
+        since = self._compared(name, contents, among, problems) if contents else {}
+        kept = {}
+        for day in contents:
+            # Back at the code by which it was built, a day needs no word.
+            if not causes[day] <= since.get(day, set()):
+                causes[day], kept[day] = since.get(day, set()), words[day]
+        return kept
 
     @property
     def _late(self) -> LateDeliveries:
@@ -176,14 +210,12 @@ class Staleness(OnWarehouse):
         dataset = self.datasets[name].dataset
         return dataset.start <= day and (dataset.end is None or day <= dataset.end)
 
-    def _by_code(
-        self, name: str, built: Mapping[dt.date, Content], codes: Mapping[str, Mapping[str, str]], causes: _Causes
-    ) -> None:
+    def _by_code(self, name: str, built: Mapping[dt.date, Content], causes: _Causes) -> None:
         """The days that were built by code with another part."""
         now = code_parts(self.datasets[name])
         changed = {
             parts: {StaleCause(part.value) for part in CodePart if digests.get(part) != now[part]}
-            for parts, digests in codes.items()
+            for parts, digests in self.ledger.codes(name).items()
         }
         for day, one in built.items():
             if found := changed.get(_parts(one)):

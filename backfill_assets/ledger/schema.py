@@ -237,6 +237,28 @@ codes = Table(
 )
 """The digests of the parts of all code that ever built a day, as JSON, by a digest of them."""
 
+kept_days = Table(
+    "kept_days",
+    metadata,
+    Column("number", COUNTER, primary_key=True),
+    Column("dataset", NAME, nullable=False),
+    Column("day", Date, nullable=False),
+    Column("about", String(64), nullable=False),
+    Column("fingerprint", Text),
+    Column("upstream", Text),
+    Column("inputs", Text),
+    Column("deliveries", Text),
+    Column("references", Text),
+    Column("parts", String(16)),
+    Column("causes", Text, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("reason", Text, nullable=False),
+    Index(None, "dataset", "day"),
+    sqlite_autoincrement=True,
+)
+"""Append-only: who keeps a published day, as if it had been built from what was there then; `causes` are apart by spaces."""
+
 releases = Table(
     "releases",
     metadata,

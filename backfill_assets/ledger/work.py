@@ -12,20 +12,22 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 
 from backfill_assets.core.canonical import canonical_json, digest
+from backfill_assets.core.content import Content, KeptDay
 from backfill_assets.core.days import format_days, slices
 from backfill_assets.core.errors import LeaseLostError, LedgerError, UnitError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.release import layout_digest
-from backfill_assets.core.unit import Attempt, AttemptState, Content, DayFindings, Unit, UnitState, Work
+from backfill_assets.core.unit import Attempt, AttemptState, DayFindings, Unit, UnitState, Work
 from backfill_assets.ledger.codec import attempt_from_row, evidence_from_text, findings_from_text, work_columns
 from backfill_assets.ledger.database import matching, span, upsert, worker_name
 from backfill_assets.ledger.deliveries import DeliveryRows
-from backfill_assets.ledger.schema import attempt_days, attempts, codes, contents, evidence
+from backfill_assets.ledger.schema import attempt_days, attempts, codes, contents, evidence, kept_days
 from backfill_assets.ledger.units import load_unit, lose_attempts
 
 _TABLE = attempts
 _EVIDENCE = evidence
 _CONTENTS = contents
+_KEPT = kept_days
 _MEASURED: Final = ("fingerprint", "upstream", "inputs", "deliveries", "references", "parts")
 _RUNNING = attempts.c.state == AttemptState.running.value
 _DIGITS: Final = 16
@@ -35,7 +37,7 @@ _AT_THE_START = ("unit", "dataset", "run", "worker", "state", "started_at", "lea
 
 
 class WorkRows(DeliveryRows):
-    """The attempts, evidence and contents of the ledger."""
+    """The attempts, evidence, contents and kept days of the ledger."""
 
     def start_attempt(
         self, unit: str, dataset: str, days: Sequence[dt.date], run: str, lease: dt.timedelta,
@@ -111,25 +113,12 @@ class WorkRows(DeliveryRows):
         asked = (_CONTENTS.c.dataset == dataset) & span(_CONTENTS.c.day, layouts)
         with self._database.read() as connection:
             rows = connection.execute(select(_CONTENTS).where(asked)).all()
-        return {
-            row.day: Content(
-                row.fingerprint,
-                row.upstream,
-                row.inputs,
-                _deliveries(row.deliveries),
-                _references(row.references),
-                row.parts,
-            )
-            for row in rows
-            if layouts.get(row.day) == row.layout
-        }
+        return {row.day: _content_of(row) for row in rows if layouts.get(row.day) == row.layout}
 
     def add_contents(self, dataset: str, contents: Mapping[dt.date, tuple[str, Content]]) -> None:
         """Store the measured content of files that other writers wrote; existing entries stay as they are."""
         rows = [
-            {"dataset": dataset, "day": day, "layout": layout, **vars(content)}
-            | {"deliveries": None if content.deliveries is None else _as_text(content.deliveries)}
-            | {"references": None if content.references is None else canonical_json(content.references)}
+            {"dataset": dataset, "day": day, "layout": layout, **_columns_of(content)}
             for day, (layout, content) in contents.items()
         ]
         with self._database.write() as connection:
@@ -148,6 +137,36 @@ class WorkRows(DeliveryRows):
         with self._database.read() as connection:
             rows = connection.execute(select(codes).where(codes.c.dataset == dataset)).all()
         return {row.parts: json.loads(row.digests) for row in rows}
+
+    def keep(self, words: Iterable[KeptDay]) -> None:
+        """Record that somebody keeps published days as they are, or takes that back."""
+        plain = ("dataset", "day", "about", "by", "at", "reason")
+        rows = [
+            {name: getattr(word, name) for name in plain}
+            | _columns_of(word.content)
+            | {"causes": " ".join(word.causes)}
+            for word in words
+        ]
+        if rows:
+            with self._database.write() as connection:
+                connection.execute(insert(_KEPT), rows)
+
+    def kept_days(self, dataset: str, days: Collection[dt.date] | None = None) -> tuple[KeptDay, ...]:
+        """All that was said about keeping days of a dataset, newest first; optionally about some days only."""
+        these = _KEPT.c.dataset == dataset
+        if days is not None:
+            these &= span(_KEPT.c.day, days)
+        asked = None if days is None else frozenset(days)
+        with self._database.read() as connection:
+            rows = connection.execute(select(_KEPT).where(these).order_by(_KEPT.c.number.desc())).all()
+        return tuple(
+            KeptDay(
+                row.dataset, row.day, row.about, None if row.fingerprint is None else _content_of(row),
+                tuple(row.causes.split()), row.by, row.at, row.reason,
+            )
+            for row in rows
+            if asked is None or row.day in asked
+        )  # fmt: skip
 
     def evidence(
         self, unit: str, dataset: str | None = None, days: Collection[dt.date] | None = None
@@ -228,6 +247,28 @@ def _content(evidence: DayEvidence) -> dict[str, object]:
         "deliveries": _as_text(evidence.deliveries),
         "references": canonical_json(evidence.references),
         "parts": evidence.parts or None,
+    }
+
+
+def _content_of(row: Row[Any]) -> Content:
+    return Content(
+        row.fingerprint,
+        row.upstream,
+        row.inputs,
+        _deliveries(row.deliveries),
+        _references(row.references),
+        row.parts,
+    )
+
+
+def _columns_of(content: Content | None) -> dict[str, object]:
+    """A content, as columns of its row; all of them null for none."""
+    if content is None:
+        return dict.fromkeys(_MEASURED)
+    return {
+        **vars(content),
+        "deliveries": None if content.deliveries is None else _as_text(content.deliveries),
+        "references": None if content.references is None else canonical_json(content.references),
     }
 
 

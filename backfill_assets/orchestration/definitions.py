@@ -25,6 +25,7 @@ from backfill_assets.orchestration.sensors import (
     dead_workers,
     late_deliveries,
     live_pipelines,
+    stale_history,
 )
 from backfill_assets.settings import Settings
 from backfill_assets.spark.registration import client_environment
@@ -123,6 +124,7 @@ def location_definitions(application: Application) -> dg.Definitions:
             conduct_campaigns(application),
             catch_up(application),
             late_deliveries(application, pipelines),
+            stale_history(application),
         ],
         resources={"pyspark": warm_spark(application)},
         # One process per run: a chunk's steps share imports and connections, and a cancelled run ends completely.

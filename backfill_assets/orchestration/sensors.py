@@ -10,13 +10,15 @@ from dagster import AssetSelection
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from backfill_assets.application import Application
-from backfill_assets.core.days import ONE_DAY, day_range
+from backfill_assets.core.days import ONE_DAY, day_range, format_days
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import LIVE_TAG, AttemptState
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.evidence.late_deliveries import LateDay
+from backfill_assets.evidence.stale import DATA, StaleDays, Staleness
 from backfill_assets.orchestration.backfills import live_days
 from backfill_assets.orchestration.event_log import DagsterEventLog
 from backfill_assets.orchestration.names import asset_key
@@ -138,6 +140,65 @@ def catch_up(application: Application) -> dg.SensorDefinition:
     return sensor
 
 
+def stale_history(application: Application) -> dg.SensorDefinition:
+    """Looks once a day for published days of any age that data made stale, and shows them; launches nothing."""
+
+    @dg.sensor(
+        name="stale_history",
+        minimum_interval_seconds=60,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Looks after midnight UTC for published days, however old, whose source, references or upstreams changed, and "
+        "records them as an observation of the published table.",
+    )
+    def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+        today = f"{application.clock.now().date()}"
+        looked, _, last = (context.cursor or "").partition(" ")
+        done = last if looked == today else ""
+        names = [name for name in sorted(application.datasets) if name > done]
+        if not names:
+            return dg.SkipReason(f"has looked on {today}; see also: backfill stale")
+        # Read again, as the conductor does; and without Spark, which would have to read rows of a source table.
+        fresh, begun = Application(application.settings), time.monotonic()
+        found, passed = list[StaleDays](), list[str]()
+        staleness = Staleness(fresh.warehouse, CurrentBasis(fresh.warehouse))
+        for done in names:
+            # A look that takes too long ends its tick: the next one goes on behind it.
+            if done not in fresh.datasets or fresh.ledger.turn(f"stale_history {done}", _LOOKED):
+                passed.append(done)
+            else:
+                found.append(staleness.of(done, DATA, look=True))
+            if time.monotonic() - begun > _LONGEST_LOOK:
+                break
+        for one in found:
+            for problem in one.problems:
+                context.log.warning(f"{one.dataset} could not be compared: {problem}")
+        stale = [one for one in found if one.days]
+        said = [f"stale: {one.dataset} {format_days(one.days)}" for one in stale]
+        said += [f"{one.dataset} could not be compared" for one in found if one.problems]
+        said += [f"not looked at, or less than {_LOOKED} ago: {', '.join(passed)}"] if passed else []
+        return dg.SensorResult(
+            asset_events=[_observed(one) for one in stale],
+            cursor=f"{today} {done}",
+            skip_reason=dg.SkipReason("; ".join(said) or f"data made nothing stale, up to dataset {done}"),
+        )
+
+    return sensor
+
+
+def _observed(stale: StaleDays) -> dg.AssetObservation:
+    causes = {f"stale because of {cause}": format_days(days) for cause, days in stale.by_cause.items()}
+    text = f"{number_of(len(stale.days), 'published day')} would come out differently today, or might, because data changed"
+    following = {"next": f"backfill refresh {stale.dataset}", "files not landed": ", ".join(stale.paths[:_MOST_FILES])}
+    return dg.AssetObservation(
+        asset_key(Layer.published, stale.dataset),
+        description=text,
+        metadata={name: value for name, value in {**causes, **following}.items() if value},
+    )
+
+
+_LOOKED = dt.timedelta(hours=12)
+"""A dataset is not looked at again so soon, also if a look never ended."""
+_MOST_FILES = 5
 _LONGEST_LOOK = 20
 """Seconds after which the next group is left to the next look: Dagster gives a sensor 60, and a launch may take as many."""
 _TAGS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,8 +23,10 @@ from backfill_assets.core.errors import ArgumentError
 from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.deliveries import heads
 from backfill_assets.dataset.reading import reading_of
+from backfill_assets.evidence.basis import Behind
 from backfill_assets.evidence.stale import StaleCause
 from backfill_assets.orchestration import backfills
+from backfill_assets.proof.stale_sample import StaleSample, StaleSamples
 from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.tables import day, layout, rows_of
@@ -340,3 +343,226 @@ def test_many_days_are_for_a_campaign(house: House) -> None:
     assert f"these are 2 days; a campaign builds them step by step, with canaries and an approval: {draft}" in run(
         "stale"
     )
+
+
+def keep(*words: str, because: str = "code", reason: str = "a join is written in another way") -> str:
+    return run("keep", "sales", f"{D1}..{D2}", "--because", because, "--reason", reason, *words)
+
+
+TWICE = ("SELECT id, day, amount", "SELECT id, day, 2 * amount AS amount")
+
+
+def test_days_that_somebody_keeps_are_stale_no_more_until_the_code_changes_again(house: House) -> None:
+    house.released({D1: [1], D2: [2], D3: [3]}, ("sales",))
+    edit(house, "fact.sql", *TWICE)
+    assert f"sales {D1}..{D2}: kept as they are" in keep()
+    assert stale() == {"code": (D3,)}
+    said = f"sales {D1}..{D2}: kept as they are (code), by {Application.from_env().identity.name()}, "
+    for command in (("stale", "sales"), ("history", "sales")):
+        found = run(*command)
+        assert said in found
+        assert "UTC: a join is written in another way" in found
+    (shown,) = json.loads(run("stale", "sales", "--json"))
+    assert [(one["day"], one["causes"]) for one in shown["kept"]] == [(str(D1), ["code"]), (str(D2), ["code"])]
+    # A comment changes nothing; another model is judged anew; with the model of before, the word counts again.
+    edit(house, "fact.sql", "SELECT", "-- Twice.\nSELECT")
+    assert stale() == {"code": (D3,)}
+    edit(house, "fact.sql", "2 * amount", "3 * amount")
+    assert stale() == {"code": (D1, D2, D3)}
+    edit(house, "fact.sql", "3 * amount", "2 * amount")
+    assert stale() == {"code": (D3,)}
+    assert f"2 days kept no more: {D1}..{D2}" in keep("--undo", reason="the amounts do differ")
+    assert stale() == {"code": (D1, D2, D3)}
+    assert "nothing to undo" in keep("--undo")
+    assert f"sales {D1}: kept no more, by " in run("history", "sales", "--day", str(D1))
+    keep()
+    assert stale() == {"code": (D3,)}
+
+
+def test_a_word_is_about_the_rows_that_a_day_has(house: House) -> None:
+    house.released({D1: [1], D2: []}, ("sales",))
+    edit(house, "fact.sql", *TWICE)
+    keep()
+    assert stale() == {}
+    assert "kept as they are (code)" in run("stale")
+    assert "nothing is stale" not in run("stale")
+    # Other rows by the model of before: nobody has said anything about them.
+    edit(house, "fact.sql", *reversed(TWICE))
+    rebuild(house, {D1: [7], D2: []})
+    edit(house, "fact.sql", *TWICE)
+    assert stale() == {"code": (D1,)}
+    house.released({D1: [1]}, ("sales",))
+    assert stale() == {}
+    # A compaction by somebody else changes no rows.
+    write_deltalake(house.world.homes["sales"], rows_of({D1: [1]}), mode="overwrite")
+    assert stale() == {}
+
+
+def test_a_word_hides_no_data_and_no_other_change(house: House, launched: list[BackfillRequest]) -> None:
+    for date in (D1, D2):
+        source_file(house, f"x/{date}.csv", "id\n1\n")
+    land(house, D1, D2)
+    house.released({D1: [1], D2: [2]}, ("sales",))
+    edit(house, "dataset.yaml", "columns: {id: long}}", "columns: {id: long, fare: double}}")
+    edit(house, "dataset.yaml", "key: [id]", "key: [id, day]")
+    edit(house, "fact.sql", *TWICE)
+    assert stale() == {"reading": (D1, D2), "code": (D1, D2), "contract": (D1, D2)}
+    keep(because="code,reading,contract")
+    assert stale() == {}
+    assert "nothing is stale because of code" in run("refresh", "sales", "--because", "code")
+    source_file(house, f"x/{D2}.csv", "id\n2\n")
+    land(house, D2)
+    assert stale() == {"source": (D2,)}
+    edit(house, "dataset.yaml", "measures: {amount: {}}", "measures: {amount: {percentiles: true}}")
+    assert stale() == {"source": (D2,), "checks": (D1, D2)}
+    assert launched == []
+
+
+def test_a_golden_source_that_changed_is_data_although_it_is_a_check(house: House) -> None:
+    golden = source_file(house, "golden.csv", f"{D1},1\n")
+    file = "{format: csv, path: golden.csv, csv: {header: false}, columns: {day: date, amount: long}}"
+    edit(
+        house,
+        "dataset.yaml",
+        NONE,
+        f"{NONE}\ngolden: {{booked: {{file: {file}, key: [day], columns: {{amount: {{}}}}}}}}",
+    )
+    rebuild(house, {D1: [1], D2: [2]})
+    golden.write_text(f"{D1},2\n", encoding="utf-8")
+    assert stale() == {"checks": (D1, D2)}
+    with pytest.raises(
+        ArgumentError, match=r"no day can be kept; .*stale because a golden source changed, which is data"
+    ):
+        keep(because="checks")
+
+
+@pytest.mark.parametrize(
+    ("because", "reason", "refusal"),
+    [
+        ("code", " ", "--reason is empty; say why the days stay as they are"),
+        ("", "x", "--because: no cause is named; name what does not matter, some of checks, code, columns"),
+        ("code,source", "x", r"--because: source cannot be kept; .* built again \(backfill refresh sales\)"),
+        (
+            "code",
+            "x",
+            f"sales {D1}..{D2}: no day can be kept; .*not stale; see: backfill stale sales",
+        ),
+        ("models", "x", "--because 'models': there is no such cause"),
+    ],
+)
+def test_a_word_needs_a_reason_and_days_that_the_code_made_stale(
+    house: House, because: str, reason: str, refusal: str
+) -> None:
+    house.released({D1: [1], D2: [2]}, ("sales",))
+    with pytest.raises(ArgumentError, match=refusal):
+        keep(because=because, reason=reason)
+    assert house.world.ledger.kept_days("sales") == ()
+
+
+def test_days_of_unknown_code_cannot_be_kept(house: House) -> None:
+    house.released({D1: [1], D2: [2]}, ("sales",))
+    edit(house, "fact.sql", *TWICE)
+    in_the_ledger(house, "UPDATE contents SET parts = NULL")
+    with pytest.raises(ArgumentError, match=r"no day can be kept; .*it is not known which code built it"):
+        keep()
+
+
+def test_a_word_is_about_what_a_day_was_built_from(house: House) -> None:
+    """Other deliveries may give the same rows by one model, and others by the next."""
+    house.released({D1: [1], D2: []}, ("sales",))
+    edit(house, "fact.sql", *TWICE)
+    keep()
+    assert stale() == {}
+    edit(house, "fact.sql", *reversed(TWICE))
+    source_file(house, f"x/{D2}.csv", "id\n1\n")
+    land(house, D2)
+    rebuild(house, {D2: []})
+    edit(house, "fact.sql", *TWICE)
+    assert stale() == {"code": (D2,)}
+
+
+def test_a_word_about_the_contract_hides_no_corrected_version(house: House) -> None:
+    cities = source_file(house, "cities.csv", f"Paris,1,2000-01-01,{D2}\nParis,2,{D2},\n")
+    columns = "{city: string, zone: long, since: date, until: date}, valid: [since, until]"
+    check = "checks: {references: {city: {reference: cities, columns: [id], to: [zone]}}}"
+    edit(house, "dataset.yaml", NONE, f"{reference('cities.csv', columns)}\n{check}")
+    rebuild(house, {D1: [1], D2: [2]})
+    edit(house, "dataset.yaml", "key: [id]", "key: [id, day]")
+    keep(because="contract")
+    assert stale() == {}
+    cities.write_text(f"Paris,7,2000-01-01,{D2}\nParis,2,{D2},\n", encoding="utf-8")
+    assert stale() == {"reference": (D1,)}
+
+
+def test_only_days_are_kept_of_which_all_causes_are_named(house: House) -> None:
+    house.released({D1: [1], D2: [2]}, ("sales",))
+    unit = house.world.open_unit({"sales": [D3]})
+    house.world.build(unit, "sales", {D3: []})
+    house.world.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+    source_file(house, f"x/{D2}.csv", "id\n1\n")
+    edit(house, "fact.sql", *TWICE)
+    said = run("keep", "sales", f"{D1}..{D3}", "--because", "code", "--reason", "x")
+    assert f"sales {D1}: kept as they are not kept: " in said
+    assert f"{D2}: stale because of source as well" in said
+    assert f"{D3}: not stale" in said
+    assert stale() == {"source": (D2,), "code": (D2,)}
+    edit(house, "dataset.yaml", "measures: {amount: {}}", "measures: {amount: {percentiles: true}}")
+    with pytest.raises(ArgumentError, match=r"no day can be kept; .*stale because of checks as well"):
+        keep()
+
+
+def test_nothing_is_kept_while_something_cannot_be_compared(house: House) -> None:
+    house.released({D1: [1], D2: [2]}, ("sales",))
+    edit(house, "fact.sql", *TWICE)
+    source_file(house, f"x/{D1}.csv", "id\n1\n").rename(house.world.folder / "kept.csv")
+    inbox = path_of(layout(house.world.folder).sources) / "x"
+    (inbox / f"{D1}.csv").symlink_to(house.world.folder / "nothing.csv")
+    with pytest.raises(ArgumentError, match=r"no day can be kept; .*\.csv"):
+        keep()
+    (inbox / f"{D1}.csv").unlink()
+    keep()
+    assert stale() == {}
+
+
+def test_another_order_of_the_same_deliveries_is_no_other_reading(house: House) -> None:
+    """What was read again has other names; in another order, other rows may win."""
+    once, again, other = frozenset({"a1"}), frozenset({"a1", "a2"}), frozenset({"b1"})
+    assert not Behind("", (), {}, (again, other)).has_other_files(("a1", "b1"))
+    assert Behind("", (), {}, (other, again)).has_other_files(("a1", "b1"))
+    assert Behind("", (), {}, (once,)).has_other_files(("a1", "b1"))
+    for number, name in enumerate(("a", "b")):
+        file = source_file(house, f"x/{D1}-{name}.csv", f"id\n{number}\n")
+        os.utime(file, (number, number))
+    edit(house, "dataset.yaml", 'path: "x/{day}.csv"', 'path: "x/{day}*.csv"')
+    edit(house, "dataset.yaml", NONE, f"{NONE}\nstaging: {{deduplicate: latest_delivery}}")
+    house.application = Application.from_env()
+    land(house, D1)
+    rebuild(house, {D1: [1]})
+    edit(house, "dataset.yaml", "columns: {id: long}}", "columns: {id: long, fare: double}}")
+    assert stale() == {"reading": (D1,)}
+    # A correction, and the content of before once more: now the first file wins.
+    for text in ("id\n7\n", "id\n0\n"):
+        source_file(house, f"x/{D1}-a.csv", text)
+        house.application = Application.from_env()
+        land(house, D1)
+    assert stale() == {"source": (D1,), "reading": (D1,)}
+
+
+def test_a_sample_says_what_stale_days_become(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.released({D1: [1], D2: [2]}, ("sales",))
+    edit(house, "fact.sql", *TWICE)
+    taken = [StaleSample("sales", 2, (D1, D2)), StaleSample("sales", 9, (D1, D2), {D2: ("rows", "amount")})]
+    taken += [StaleSample("sales", 2, problem="no table")]
+    answers, asked = iter(taken), list[tuple[object, ...]]()
+    monkeypatch.setattr(StaleSamples, "of", lambda _, *given: asked.append(given) or next(answers))
+    assert "sales: 2 of 2 days built again by the code of now: all have the same rows" in run(
+        "stale", "sales", "--sample", "2"
+    )
+    (found, count, among) = asked[0]
+    assert (found.days, count, among) == ((D1, D2), 2, frozenset(StaleCause))  # type: ignore[attr-defined]
+    assert (
+        f"sales: 2 of 9 days built again by the code of now: 1 have the same rows; different: {D2} (rows, amount)"
+        in run("stale", "sales", "--sample", "2", "--because", "code")
+    )
+    assert "sales: no day could be built again: no table" in run("stale", "sales", "--sample", "2")
+    assert "sampled" in json.loads(run("stale", "sales", "--json"))[0]

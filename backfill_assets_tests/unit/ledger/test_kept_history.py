@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, inspect, make_url, tex
 from sqlalchemy.exc import DBAPIError
 
 from backfill_assets.campaign.state import Action
+from backfill_assets.core.content import Content, KeptDay
 from backfill_assets.core.delivery import Deed
 from backfill_assets.core.errors import LedgerError
 from backfill_assets.core.release import ReleaseState
@@ -50,6 +51,9 @@ def engine(url: str, ledger: Ledger, clock: FixedClock) -> Iterator[Engine]:
         ledger.intend(a_manifest(name, march(1), unit.id))
     ledger.finalize("rel_1", 3, clock.now(), UnitState.published)
     ledger.abandon("rel_3")
+    ledger.keep(
+        [KeptDay("flights", march(1)[0], "a", Content("f", ""), ("code",), "ada", clock.now(), "the same rows")]
+    )
     made = create_engine(url)
     yield made
     made.dispose()
@@ -80,14 +84,16 @@ def test_no_stored_row_of_a_release_can_be_changed(engine: Engine, ledger: Ledge
         "DELETE FROM releases",
         "UPDATE evidence SET body = '{}'",
         "DELETE FROM evidence",
+        "UPDATE kept_days SET reason = 'another'",
+        "DELETE FROM kept_days",
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_no_release_is_taken_back_and_no_evidence_rewritten(engine: Engine, ledger: Ledger, change: str) -> None:
-    before, evidence = ledger.releases(), ledger.evidence("u_b_1")
+    before, evidence, kept = ledger.releases(), ledger.evidence("u_b_1"), ledger.kept_days("flights")
     with pytest.raises(DBAPIError, match="is append-only"):
         run(engine, change)
-    assert (ledger.releases(), ledger.evidence("u_b_1")) == (before, evidence)
+    assert (ledger.releases(), ledger.evidence("u_b_1"), ledger.kept_days("flights")) == (before, evidence, kept)
 
 
 def test_an_intent_can_still_be_finalized_or_given_up_and_one_that_was_given_up_can_be_finalized(
@@ -209,7 +215,7 @@ def test_a_login_that_does_not_own_the_ledger_cannot_disable_its_guards(ben: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", ["releases", "evidence", "certificates", "approval_days", "campaign_journal"])
+@pytest.mark.parametrize("table", ["releases", "evidence", "certificates", "approval_days", "kept_days"])
 def test_the_owner_cannot_empty_the_history_by_accident(postgres_url: str, clock: FixedClock, table: str) -> None:
     open_ledger(postgres_url, clock).close()
     engine = create_engine(postgres_url)
@@ -224,7 +230,8 @@ def test_a_ledger_in_a_file_has_no_logins(tmp_path: Path) -> None:
 
 
 APPEND_ONLY = (
-    "approval_days", "approvals", "campaign_journal", "certificates", "delivery_journal", "evidence", "releases",
+    "approval_days", "approvals", "campaign_journal", "certificates", "delivery_journal", "evidence", "kept_days",
+    "releases",
 )  # fmt: skip
 
 

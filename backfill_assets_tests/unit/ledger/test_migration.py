@@ -13,6 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, create_engine, func, insert, select, text
 
 from backfill_assets.campaign.state import Action, Approval, Campaign, JournalEntry, Phase
+from backfill_assets.core.content import Content, KeptDay
 from backfill_assets.core.delivery import Deed
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.unit import AttemptState, StagedDay, UnitState, Work
@@ -75,6 +76,9 @@ def filled(tmp_path: Path, clock: FixedClock) -> Ledger:
     ledger.change_deliveries([other], Deed.withdrawn, "ada", "wrong file")
     ledger.add_staged([StagedDay("flights", march(1)[0], "i", "c", 7)])
     ledger.add_code("flights", {"code": "d1"})
+    ledger.keep(
+        [KeptDay("flights", march(1)[0], "a", Content("f", ""), ("code",), "ada", clock.now(), "the same rows")]
+    )
     fill_campaigns(ledger)
     ledger.hold([a_hold(march(20)[0])])
     ledger.intend(a_manifest("rel_1", march(11), "u_b_2"))

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from backfill_assets.core.content import UNKNOWN_ORIGIN, Content, KeptDay
 from backfill_assets.core.errors import ClaimedDaysError, HeldDaysError
 from backfill_assets.core.release import DataFile, layout_digest
-from backfill_assets.core.unit import UNKNOWN_ORIGIN, Content, Hold, Launch
+from backfill_assets.core.unit import Hold, Launch
 from backfill_assets.ledger.open import Ledger
 from backfill_assets_tests.unit.ledger.samples import LEASE, NOON, a_launch, a_unit, march, some_evidence
 
@@ -90,6 +91,20 @@ def test_the_parts_of_code_are_kept_once_by_what_they_are(ledger: Ledger) -> Non
     second = ledger.add_code("flights", {"code": "d3"})
     ledger.add_code("orders", {"code": "d4"})
     assert ledger.codes("flights") == {first: {"code": "d1", "checks": "d2"}, second: {"code": "d3"}}
+
+
+def test_what_is_said_about_keeping_days_stays_newest_first(ledger: Ledger) -> None:
+    first, second, third = march(1, 3)
+    content = Content("one", "from one", "i", ("d0", "d1"), {"cities": "one"}, "c")
+    words = [KeptDay("flights", day, "a", content, ("checks", "code"), "ada", NOON, "so") for day in (first, third)]
+    ledger.keep(words)
+    taken_back = KeptDay("flights", first, "", None, (), "ben", NOON, "not so")
+    ledger.keep([taken_back])
+    ledger.keep([replace(words[0], dataset="orders")])
+    ledger.keep([])
+    assert ledger.kept_days("flights") == (taken_back, words[1], words[0])
+    assert ledger.kept_days("flights", [first, second]) == (taken_back, words[0])
+    assert ledger.kept_days("flights", [second]) == ledger.kept_days("flights", []) == ()
 
 
 def test_evidence_may_be_asked_for_by_dataset_and_days(ledger: Ledger) -> None:

@@ -51,9 +51,9 @@ def stale(
     names = [application.dataset(dataset).name] if dataset else sorted(application.datasets)
     causes = causes_of(because)
     found = [application.staleness.of(name, causes, look=True) for name in names]
-    # All causes: days that data made stale are built again anyway.
-    every = [application.staleness.of(name, look=True) for name in names] if sample else []
-    samples = [application.stale_samples.of(one, sample, causes) for one in every]
+    # With all causes: days that data made stale are built again anyway.
+    every = [application.staleness.of(name, look=True) for name in names] if sample and because else found
+    samples = [application.stale_samples.of(one, sample, causes) for one in every] if sample else []
     if json:
         sampled = {one.dataset: one for one in samples if one.days}
         as_json([{**stale_as_json(one), "sampled": sampled.get(one.dataset)} for one in found])

@@ -95,14 +95,16 @@ def origins(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[str
 
     They show what came or went later, without comparing times.
     """
-    behind = _oldest_first(d for own in dataset.fact_delivery_days((day,)) for d in deliveries.get(own, ()))
-    return tuple(dict.fromkeys(origin(d) for d in behind))
+    return tuple(dict.fromkeys(origin(d) for d in _behind(dataset, day, deliveries)))
+
+
+def _behind(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[Delivery, ...]:
+    return _oldest_first(d for own in dataset.fact_delivery_days((day,)) for d in deliveries.get(own, ()))
 
 
 def names_ever(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[frozenset[str], ...]:
     """All names that each of the deliveries of `origins` ever had, in their order."""
-    behind = _oldest_first(d for own in dataset.fact_delivery_days((day,)) for d in deliveries.get(own, ()))
-    return tuple({origin(d): origins_ever(d) for d in behind}.values())
+    return tuple({origin(d): origins_ever(d) for d in _behind(dataset, day, deliveries)}.values())
 
 
 def lost_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) -> frozenset[dt.date]:

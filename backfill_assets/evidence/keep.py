@@ -55,11 +55,8 @@ class Keeping(OnWarehouse):
         if len(refusals) == len(days):
             texts = "; ".join(grouped_by_text((day, f"{day}: {why}") for day, why in refusals.items()))
             raise ArgumentError(f"{name} {format_days(days)}: no day can be kept; {texts}; see: backfill stale {name}")
-        parts, by, at = (
-            self.ledger.add_code(name, code_parts(self.datasets[name])),
-            self.identity.name(),
-            self.clock.now(),
-        )
+        parts = self.ledger.add_code(name, code_parts(self.datasets[name]))
+        by, at = self.identity.name(), self.clock.now()
         self.ledger.keep(
             KeptDay(
                 name, day, found.contents[day].origin, _built_now(found.contents[day], behind[day], upstream[day], parts),

@@ -83,11 +83,20 @@ def read_specification(text: str, file: Path) -> LoadedSpecification | tuple[Fil
 
 
 def scoped(specification: Specification, catalog: Catalog) -> tuple[str, ...]:
-    """The datasets that are recomputed and released together: the target and its downstream ones, upstream first."""
+    """The datasets that are recomputed and released together: the target and its downstream ones, upstream first.
+
+    Without those whose history begins after the days of the target.
+    """
     target, downstream = specification.target.dataset, specification.scope.downstream
     named = downstream if isinstance(downstream, tuple) else ()
-    below = catalog.downstream_of([target]) if downstream == "all" else named
-    return catalog.upstream_first([target, *below])
+    below = catalog.live_downstream_of([target]) if downstream == "all" else named
+    return catalog.upstream_first(
+        [target, *(name for name in below if not _begins_after(specification, catalog, name))]
+    )
+
+
+def _begins_after(specification: Specification, catalog: Catalog, name: str) -> bool:
+    return name in catalog.datasets and catalog.datasets[name].dataset.start > specification.source_range.end
 
 
 def misfits(
@@ -146,6 +155,10 @@ def _scope_problems(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[F
         if name not in below:
             known = f"there are: {', '.join(below)}" if below else "nothing is; write none"
             yield loaded.problem(path, f"{where}, which is not built from {target}; {known}")
+            continue
+        if _begins_after(loaded.specification, catalog, name):
+            start = catalog.datasets[name].dataset.start
+            yield loaded.problem(path, f"{where}, whose history begins on {start}, after source_range; leave it out")
             continue
         for between in sorted(set(catalog.upstreams[name]) & set(below) - set(named)):
             yield loaded.problem(

@@ -205,7 +205,7 @@ def _steps(
 ) -> Iterator[tuple[StepKind, str, Days]]:
     days, chosen = datasets[0].days, frozenset(canaries)
     rest = tuple(day for day in days if day not in chosen)
-    names = ", then ".join(d.name for d in datasets)
+    names = ", then ".join(d.name if d.days == days else f"{d.name} (from {d.days[0]} on)" for d in datasets)
     notify = specification.notify
     if notify is not None and Notice.announced in notify.on:
         yield StepKind.announce, f"announce {specification.backfill_id} at the webhook in {notify.variable}", days
@@ -213,7 +213,8 @@ def _steps(
     size = specification.execution.partitions_per_batch
     for kind, some in ((StepKind.canary, tuple(sorted(canaries))), (StepKind.rest, rest)):
         if some:
-            count = len(datasets) * len(batches(some, size, chunk_days))
+            own = (tuple(day for day in some if day in planned.days) for planned in datasets)
+            count = sum(len(batches(mine, size, chunk_days)) for mine in own if mine)
             yield kind, _building(kind, specification, datasets, some, count), some
     if specification.approval.required:
         who = " or ".join(specification.approval.by) or "anybody"

@@ -67,7 +67,7 @@ def run(
         Layer | None, typer.Option(help="Launch this layer alone; shadow builds and checks, and releases nothing.")
     ] = None,
     downstream: Annotated[
-        bool, typer.Option("--downstream", help="Also everything that is built from the datasets.")
+        bool, typer.Option("--downstream", help="Also everything that is built from the datasets, but no drafts.")
     ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show the progress until it ends, and what was published.")
@@ -200,27 +200,42 @@ def _asked(application: Application, words: Sequence[str], *, downstream: bool) 
     days, catalog = parse_days(text), application.catalog
     for name in named:
         application.dataset(name)
-    names = catalog.upstream_first({*named, *(catalog.downstream_of(named) if downstream else ())})
+    below = catalog.live_downstream_of(named) if downstream else ()
+    reached = {name for name in below if application.dataset(name).from_start(days)}
+    names = catalog.upstream_first({*named, *reached})
     defined = [application.dataset(name) for name in names]
-    for dataset in defined:
-        dataset.check_days(days)
+    _refuse_outside(application, defined, days)
+    partitions = {(catalog.first_partition(d.name), d.end, d.end_offset, d.time_zone) for d in defined}
+    if len(partitions) > 1:
+        raise ArgumentError(
+            f"{in_words(names)} differ in the start of their release group, end, end_offset or time_zone, and Dagster launches "
+            "only equal partitions together; launch them one after another"
+        )
+    return names, days
+
+
+def _refuse_outside(application: Application, datasets: Sequence[Dataset], days: Days) -> None:
+    """Refuse days that no dataset has, and a dataset that has none of them; a dataset that begins later is named."""
+    min(datasets, key=lambda dataset: dataset.start).check_days(days)
+    for dataset in datasets:
+        dataset.check_days(dataset.from_start(days) or days)
         if days[-1] > (newest := dataset.newest_day(application.clock.now())):
             raise InvalidDayError(
                 f"{days[-1]} is after the newest partition of {dataset.name}, {newest}; choose earlier days"
             )
-    if len({(d.start, d.end, d.end_offset, d.time_zone) for d in defined}) > 1:
-        raise ArgumentError(
-            f"{in_words(names)} differ in start, end, end_offset or time_zone, and Dagster launches only equal partitions "
-            "together; launch them one after another"
-        )
-    return names, days
+        if days[0] < dataset.start:
+            say(f"{dataset.name}: from {dataset.start} on, where its history begins")
 
 
 def _refuse_claimed(application: Application, names: Sequence[str], days: Days) -> None:
     """Refuse now what the runs of the launch would refuse: days that another open unit has claimed."""
     for group in application.catalog.groups:
-        targets = {name: frozenset(days) for name in group if name in names}
-        claims = {(name, day): unit for name in targets for day, unit in application.ledger.claims(name, days).items()}
+        targets = {name: frozenset(application.dataset(name).from_start(days)) for name in group if name in names}
+        claims = {
+            (name, day): unit
+            for name in targets
+            for day, unit in application.ledger.claims(name, targets[name]).items()
+        }
         if claims:
             assign_unit(Launch(targets, "console"), None, claims, {})
 
@@ -331,7 +346,8 @@ def _launch(
     say(f"asking Dagster to launch {what}")
     backfill_id = backfills.launch_backfill(request, webserver or None)
     say(f"launched backfill {backfill_id}: {what}; the Dagster daemon runs it")
-    return backfills.Launched(backfill_id, dict.fromkeys(plan.datasets, plan.days), only, about.tags.get(UNIT_TAG, ""))
+    targets = {name: application.dataset(name).from_start(plan.days) for name in plan.datasets}
+    return backfills.Launched(backfill_id, targets, only, about.tags.get(UNIT_TAG, ""))
 
 
 def _chosen(dataset: Dataset, layers: Sequence[Layer], only: Layer | None) -> Sequence[Layer]:

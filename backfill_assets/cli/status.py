@@ -123,11 +123,15 @@ def _launches() -> list[dict[str, Any]]:
 
 def _show(application: Application, found: Overview) -> None:
     about_datasets = ("dataset", "published days", "watermark", "rows", "on hold", "version")
-    table(about_datasets, [tuple(v for k, v in d.items() if k != "gaps") for d in found["datasets"]], "Datasets")
+    rows = [tuple(v for k, v in d.items() if k not in {"gaps", "state"}) for d in found["datasets"]]
+    table(about_datasets, rows, "Datasets")
     told = {name for caught_up in found["catch_up"] for name in caught_up.group}
     for one in found["datasets"]:
-        if one["gaps"] and one["dataset"] not in told:
-            say(f"{one['dataset']}: due and not published: {one['gaps']}")
+        name = one["dataset"]
+        if one["state"] == "draft":
+            say(f"{name}: a draft, which live runs leave out; once it is released, drop `state` from its dataset.yaml")
+        elif one["gaps"] and name not in told:
+            say(f"{name}: due and not published: {one['gaps']}")
     for command in found["fill"]:
         say(f"fill gaps: {command}")
     for caught_up in found["catch_up"]:
@@ -157,6 +161,7 @@ def _dataset(application: Application, name: str, holds: Sequence[Hold]) -> dict
         "on_hold": format_days((h.target[1] for h in holds), most=3),
         "version": published.version(),
         "gaps": format_days(gaps, most=10) if gaps else "",
+        "state": application.dataset(name).state,
     }
 
 
@@ -164,7 +169,7 @@ def _fill(application: Application, lacking: Collection[Mapping[str, object]]) -
     """The commands that build the first gaps of release groups that do not catch up; nothing else keeps these days."""
     found = []
     names = {str(one["dataset"]) for one in lacking}
-    for group in application.catalog.groups:
+    for group in application.catalog.live_groups:
         if names.isdisjoint(group) or application.dataset(group[0]).live.catch_up is not None:
             continue
         wanted = {day for name in group for day in _gaps(application, name)}

@@ -21,7 +21,7 @@ from backfill_assets.core.certificate import Certificate, standing_certificates
 from backfill_assets.core.errors import ApprovalError, CampaignError, EvidenceError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, unit_hash
 from backfill_assets.core.unit import LOCK_WAIT, ReleaseRecord, Unit, UnitState, shown_days
-from backfill_assets.dataset.definition import Dataset, Publication
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.evidence.readiness import refusal
 from backfill_assets.ledger.open import Ledger, last_step
 from backfill_assets.release.finish import is_rollback
@@ -33,7 +33,7 @@ def needs_approval(campaign: Campaign | None, names: Iterable[str], datasets: Ma
     """Whether a person must approve before these datasets are released: the specification or one of the datasets asks for it."""
     if campaign is not None and campaign.specification.approval.required:
         return True
-    return any(datasets[name].publication is Publication.approval for name in names if name in datasets)
+    return any(not datasets[name].is_released_by_runs for name in names if name in datasets)
 
 
 def certificates_of(ledger: Ledger, unit: str, evidence: Mapping[DatasetDay, DayEvidence]) -> Mapping[str, Certificate]:

@@ -95,7 +95,9 @@ class CatchUps(OnWarehouse):
     @property
     def groups(self) -> tuple[Group, ...]:
         """The release groups that catch up."""
-        return tuple(group for group in self.catalog.groups if self.definitions[group[0]].live.catch_up is not None)
+        return tuple(
+            group for group in self.catalog.live_groups if self.definitions[group[0]].live.catch_up is not None
+        )
 
     def state(self, group: Group) -> CaughtUp:
         """How far a release group has caught up, and what it waits for.
@@ -110,7 +112,7 @@ class CatchUps(OnWarehouse):
         members = [self.definitions[name] for name in group]
         last = gaps[0].day - ONE_DAY if gaps else newest_due(members, self.clock.now())
         return CaughtUp(
-            group, last if last >= members[0].start else None, tuple(gap.day for gap in ready), waiting,
+            group, last if last >= min(one.start for one in members) else None, tuple(gap.day for gap in ready), waiting,
             self._about(opened) if opened is not None else "", experience.stops(waiting),
             -(-len(ready) // self._asked(group).days_per_run),
             self.clock.now() + pace * (len(ready) + len(at_work)) if pace is not None else None,

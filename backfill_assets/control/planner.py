@@ -25,7 +25,7 @@ from backfill_assets.campaign.plan import (
 )
 from backfill_assets.campaign.specification import FirstLayer, Specification
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs
-from backfill_assets.control.figures import FigureReader, Figures, PlanBasis, warnings_of
+from backfill_assets.control.figures import NOTHING, FigureReader, Figures, PlanBasis, warnings_of
 from backfill_assets.core.canonical import digest, to_json
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ClaimedDaysError, SpecificationError
@@ -83,17 +83,15 @@ class Planner(OnWarehouse):
             SourceError: the file of a reference is missing.
             SpecificationError: it wants canaries of a dataset that looks back at another one of the campaign.
         """
-        names, days = scoped(specification, self.catalog), specification.source_range.days
-        for name in names:
-            self.catalog.dataset(name).dataset.check_days(days)
-        refuse_claimed(self.ledger, specification.backfill_id, dict.fromkeys(names, days))
+        targets = self._targets(specification)
+        refuse_claimed(self.ledger, specification.backfill_id, targets)
         if specification.execution.canary is not None:
-            self._refuse_lookback(names)
-        figures = self._figures(specification, names, days)
-        datasets = tuple(self._planned(specification, figures[name], days) for name in names)
+            self._refuse_lookback(tuple(targets))
+        figures = self._figures(specification, targets)
+        datasets = tuple(self._planned(specification, figures[name], days) for name, days in targets.items())
         canaries = _canaries(specification, figures) if canaries is None else canaries
-        estimate = self._estimate(specification, figures, canaries, days)
-        holds = {name: self.ledger.holds(name, days) for name in names}
+        estimate = self._estimate(specification, figures, canaries, targets)
+        holds = {name: self.ledger.holds(name, days) for name, days in targets.items()}
         survey = PlanBasis(specification, self.catalog, datasets, figures, holds, estimate)
         return Plan(
             campaign=specification.backfill_id,
@@ -101,10 +99,16 @@ class Planner(OnWarehouse):
             created_at=self.clock.now(),
             datasets=datasets,
             canaries=canaries,
-            steps=steps(specification, datasets, canaries, self._chunk(names)),
+            steps=steps(specification, datasets, canaries, self._chunk(targets)),
             estimate=estimate,
             warnings=warnings_of(survey),
         )
+
+    def _targets(self, specification: Specification) -> Mapping[str, Days]:
+        """The days of each dataset of the scope: those of the target, from the dataset's own `start` on."""
+        names, days = scoped(specification, self.catalog), specification.source_range.days
+        self.catalog.dataset(specification.target.dataset).dataset.check_days(days)
+        return {name: self.catalog.dataset(name).dataset.from_start(days) for name in names}
 
     def freeze(self, file: Path, computes: Collection[str], state: Path) -> tuple[Campaign, Path]:
         """Plan the specification in a file and freeze the plan; returns the campaign and the file of its plan.
@@ -182,25 +186,30 @@ class Planner(OnWarehouse):
         layers = layers_from(specification.scope.from_, figures.dataset)
         return PlannedDataset(name, layers, days, self.basis.code(name), dict(self.inputs(name, days)), rows, size)
 
-    def _figures(self, specification: Specification, names: Iterable[str], days: Days) -> dict[str, Figures]:
+    def _figures(self, specification: Specification, targets: Mapping[str, Days]) -> dict[str, Figures]:
         reader = FigureReader(self.warehouse)
         landing, found = specification.scope.from_ is FirstLayer.raw, dict[str, Figures]()
-        for name in names:
+        for name, days in targets.items():
             found[name] = reader.read(name, days, found, landing=landing)
         return found
 
     def _estimate(
-        self, specification: Specification, figures: Mapping[str, Figures], canaries: Days, days: Days
+        self,
+        specification: Specification,
+        figures: Mapping[str, Figures],
+        canaries: Days,
+        targets: Mapping[str, Days],
     ) -> Estimate:
         cut, chosen = self._cut(figures, specification.execution.partitions_per_batch), frozenset(canaries)
-        cuts = (*cut(canaries), *cut(day for day in days if day not in chosen))
         rates = self._rates(figures)
-        rows, size, seconds = 0, 0, 0.0
+        rows, size, count, seconds = 0, 0, 0, 0.0
         for name, known in figures.items():
+            days = targets[name]
+            cuts = (*cut(day for day in days if day in chosen), *cut(day for day in days if day not in chosen))
             its_rows = sum(amount.rows for amount in known.expected.values())
             rows, size = rows + its_rows, size + sum(known.bytes_read(batch) for batch in cuts)
-            seconds += rates[name].seconds(len(cuts), its_rows)
-        return self._priced(Estimate(rows, size, len(cuts) * len(figures), round(seconds, 1)))
+            count, seconds = count + len(cuts), seconds + rates[name].seconds(len(cuts), its_rows)
+        return self._priced(Estimate(rows, size, count, round(seconds, 1)))
 
     def _rates(self, names: Iterable[str]) -> Mapping[str, Rate]:
         return rates_of(names, self.ledger.attempts(state=AttemptState.done), {})
@@ -231,8 +240,10 @@ def _canaries(specification: Specification, figures: Mapping[str, Figures]) -> D
     canary, days = specification.execution.canary, specification.source_range.days
     if canary is None:
         return ()
-    sizes = {day: sum(known.expected[day].bytes for known in figures.values()) for day in days}
-    return choose_canaries(days, sizes, canary.partitions)
+    # A day that all datasets have tries all of them.
+    common = [day for day in days if all(day in known.expected for known in figures.values())] or days
+    sizes = {day: sum(known.expected.get(day, NOTHING).bytes for known in figures.values()) for day in common}
+    return choose_canaries(common, sizes, canary.partitions)
 
 
 def layers_from(first: str, dataset: Dataset) -> tuple[Layer, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from backfill_assets.core.days import ONE_DAY, day_range, last_of_month
 from backfill_assets.core.errors import DatasetError, InvalidDayError, MisfitError
@@ -29,6 +29,13 @@ class Publication(StrEnum):
 
     auto = "auto"
     approval = "approval"
+
+
+class DatasetState(StrEnum):
+    """Whether live runs build a dataset, or it is prepared beside them until somebody has released it."""
+
+    draft = "draft"
+    live = "live"
 
 
 class Column(Part):
@@ -119,7 +126,7 @@ class Dataset(Part):
     owner: str = ""
     partition_column: Name
     time_zone: TimeZone = "UTC"
-    start: Day
+    start: Day = Field(description="First day of the history. Datasets of a release group may begin on different days.")
     end: Day | None = Field(default=None, description="Last day of a closed history; by default it grows daily.")
     end_offset: Annotated[int, Field(ge=-366, le=366)] = Field(
         default=0, description="Days to add to the newest partition; 1 makes today's partition launchable."
@@ -147,6 +154,11 @@ class Dataset(Part):
     chunk_days: Annotated[int, Field(ge=1, le=10_000)] = 31
     lookback_days: Annotated[int, Field(ge=0, le=366)] = 0
     publication: Publication = Publication.auto
+    state: DatasetState = Field(
+        default=DatasetState.live,
+        description="draft keeps a new dataset out of live runs, catch-up and what is built downstream by itself; only `backfill "
+        "publish` releases it.",
+    )
     late_data: LateData = LateData.hold
     audit: AuditTrail = Field(
         default=AuditTrail.columns,
@@ -158,6 +170,14 @@ class Dataset(Part):
     consumers: dict[Name, Consumer] = Field(
         default_factory=dict, description="Who reads the table, each with a query that is watched after releases."
     )
+
+    _upstream_starts: Mapping[str, dt.date] = PrivateAttr(default_factory=dict)
+
+    def with_upstream_starts(self, starts: Mapping[str, dt.date]) -> Self:
+        """The dataset that knows on which day the history of each upstream begins; other upstreams begin on its own `start`."""
+        found = self.model_copy()
+        found._upstream_starts = dict(starts)  # noqa: SLF001 - a copy of this very class
+        return found
 
     @model_validator(mode="after")
     def _refers_to_declared_things(self) -> Self:
@@ -218,9 +238,19 @@ class Dataset(Part):
         return (*raw, Layer.staging, Layer.shadow) if self.source else (Layer.shadow,)
 
     @property
+    def is_draft(self) -> bool:
+        """Whether it is prepared beside what is live."""
+        return self.state is DatasetState.draft
+
+    @property
+    def is_released_by_runs(self) -> bool:
+        """Whether the runs that complete a unit release it; otherwise a person does."""
+        return self.publication is Publication.auto and not self.is_draft
+
+    @property
     def launched_layers(self) -> tuple[Layer, ...]:
-        """The layers that can be launched: those that it has, but not published with approval."""
-        return (*self.built_layers, Layer.published) if self.publication is Publication.auto else self.built_layers
+        """The layers that can be launched: those that it has, but not published if only a person releases it."""
+        return (*self.built_layers, Layer.published) if self.is_released_by_runs else self.built_layers
 
     @property
     def audit_columns(self) -> Mapping[str, str]:
@@ -258,9 +288,16 @@ class Dataset(Part):
         return () if self.source is None else ("row_count",)
 
     def upstream_days(self, upstream: str, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
-        """The days of an upstream that these days are built from; no day before the start of their shared history."""
-        back = dt.timedelta(days=self.upstream[upstream].lookback_days)
-        return tuple(sorted({d for day in days for d in day_range(max(day - back, self.start), day)}))
+        """The days of an upstream that these days are built from; none before its history begins."""
+        back, start = dt.timedelta(days=self.upstream[upstream].lookback_days), self._start_of(upstream)
+        return tuple(sorted({d for day in days if day >= start for d in day_range(max(day - back, start), day)}))
+
+    def upstream_on(self, day: dt.date) -> Mapping[str, Upstream]:
+        """The upstreams whose history has begun on a day."""
+        return {name: one for name, one in self.upstream.items() if day >= self._start_of(name)}
+
+    def _start_of(self, upstream: str) -> dt.date:
+        return self._upstream_starts.get(upstream, self.start)
 
     @property
     def required_columns(self) -> tuple[str, ...]:
@@ -286,6 +323,10 @@ class Dataset(Part):
     def end_of(self, day: dt.date) -> dt.datetime:
         """The moment at which a day is over in the dataset's time zone."""
         return dt.datetime.combine(day + ONE_DAY, dt.time(), self.zone)
+
+    def from_start(self, days: Iterable[dt.date]) -> tuple[dt.date, ...]:
+        """The days of a launch that belong to its history: another dataset of its release group may begin before it."""
+        return tuple(day for day in days if day >= self.start)
 
     def check_days(self, days: tuple[dt.date, ...]) -> None:
         """Refuse days outside the dataset's history.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from collections import Counter
@@ -54,7 +55,13 @@ def linked(datasets: Mapping[str, LoadedDataset]) -> tuple[dict[str, LoadedDatas
         problems += found
         for problem in found:
             good.pop(problem.dataset, None)
-    return good, tuple(problems)
+    starts = {name: loaded.dataset.start for name, loaded in good.items()}
+    return {name: _with_starts(loaded, starts) for name, loaded in good.items()}, tuple(problems)
+
+
+def _with_starts(loaded: LoadedDataset, starts: Mapping[str, dt.date]) -> LoadedDataset:
+    above = {name: starts[name] for name in loaded.dataset.upstream}
+    return replace(loaded, dataset=loaded.dataset.with_upstream_starts(above))
 
 
 def _cycle(datasets: Mapping[str, LoadedDataset]) -> Iterator[FileProblem]:
@@ -74,20 +81,32 @@ def _problems(loaded: LoadedDataset, datasets: Mapping[str, LoadedDataset]) -> I
                     f"source.path {path!r} is that of {name}, too, whose files the extract would replace; leave it out"
                 )
                 yield _problem(loaded, "source.path", text)
+    above = [datasets[name].dataset for name in loaded.dataset.upstream if name in datasets]
+    for upstream in above:
+        yield from _upstream_problems(loaded, upstream)
     for name in loaded.dataset.upstream:
         if name not in datasets:
             known = ", ".join(sorted(datasets)) or "none"
             text = f"upstream {name!r} is not loaded; correct its name or its folder. Loaded: {known}"
             yield _problem(loaded, f"upstream.{name}", text)
-            continue
-        for key, text in differences(loaded.dataset, datasets[name].dataset):
-            yield _problem(loaded, key, f"{text}; datasets that are released together must agree")
-        known_columns = datasets[name].dataset.columns
-        for check_name, check in loaded.dataset.checks.references.items():
-            if check.reference == name and (missing := [c for c in check.to if c not in known_columns]):
-                key = f"checks.references.{check_name}"
-                text = f"{key}: {name} has no column {missing[0]!r}; it has {', '.join(known_columns)}"
-                yield _problem(loaded, key, text)
+    first = min((upstream.start for upstream in above), default=loaded.dataset.start)
+    if loaded.dataset.source is None and loaded.dataset.start < first:
+        text = f"start {loaded.dataset.start}: it is built only from upstream, which begins on {first}; write that or a later day"
+        yield _problem(loaded, "start", text)
+
+
+def _upstream_problems(loaded: LoadedDataset, upstream: Dataset) -> Iterator[FileProblem]:
+    name = upstream.name
+    if upstream.is_draft and not loaded.dataset.is_draft:
+        text = f"upstream {name} is a draft, which no live run builds; write state: draft here, too, or drop it there"
+        yield _problem(loaded, f"upstream.{name}", text)
+    for key, text in differences(loaded.dataset, upstream):
+        yield _problem(loaded, key, f"{text}; datasets that are released together must agree")
+    for check_name, check in loaded.dataset.checks.references.items():
+        if check.reference == name and (missing := [c for c in check.to if c not in upstream.columns]):
+            key = f"checks.references.{check_name}"
+            text = f"{key}: {name} has no column {missing[0]!r}; it has {', '.join(upstream.columns)}"
+            yield _problem(loaded, key, text)
 
 
 def _problem(loaded: LoadedDataset, key: str, text: str) -> FileProblem:

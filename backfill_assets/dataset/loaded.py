@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,8 +21,8 @@ from backfill_assets.dataset.yaml import FileProblem
 Upstreams = Mapping[str, Collection[str]]
 """For each dataset, the datasets that it is built from."""
 
-SHARED = ("time_zone", "start", "end", "end_offset", "chunk_days", "publication", "live.catch_up")
-"""What the members of a release group must have in common: their days, their chunks, and who releases them and catches up."""
+SHARED = ("time_zone", "end", "end_offset", "chunk_days", "publication", "live.catch_up")
+"""What the members of a release group must have in common: where their days end, their chunks, who releases them and catches up."""
 
 
 def upstreams_of(datasets: Mapping[str, Dataset]) -> Upstreams:
@@ -234,6 +235,17 @@ class Catalog:
         """The release groups: datasets that are connected by upstreams, each upstream first."""
         return release_groups(self.upstreams)
 
+    @cached_property
+    def live_groups(self) -> tuple[tuple[str, ...], ...]:
+        """The release groups that live runs build and catch-up fills: without drafts, which can connect datasets, too."""
+        return release_groups(
+            {name: above for name, above in self.upstreams.items() if not self.definitions[name].is_draft}
+        )
+
+    def first_partition(self, name: str) -> dt.date:
+        """The earliest `start` in the release group of a dataset: Dagster launches only equal partitions together."""
+        return min(self.definitions[member].start for group in self.groups if name in group for member in group)
+
     def upstream_first(self, names: Iterable[str]) -> tuple[str, ...]:
         """The names, each after everything that it is built from; unknown names come first."""
         return upstream_first(names, self.upstreams)
@@ -241,6 +253,10 @@ class Catalog:
     def downstream_of(self, names: Iterable[str]) -> tuple[str, ...]:
         """Everything that is built from one of these datasets, upstream first."""
         return downstream_of(names, self.upstreams)
+
+    def live_downstream_of(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Everything that is live and built from one of these datasets, upstream first."""
+        return tuple(name for name in self.downstream_of(names) if not self.definitions[name].is_draft)
 
 
 DIGITS = 16

@@ -55,6 +55,7 @@ PART_OF: Final[Mapping[str, CodePart | None]] = {
     "chunk_days": None,
     "lookback_days": CodePart.contract,
     "publication": None,
+    "state": None,
     "late_data": None,
     "audit": CodePart.columns,
     "live": None,

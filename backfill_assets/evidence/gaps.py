@@ -26,8 +26,10 @@ def gaps_of(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> Da
 
     For a growing history, up to the newest day that the daily pipeline takes at `now` (aware). For a closed history, up
     to the newest published day, because it is not specified how far to fill it. With `live.catch_up`, from `start` on, also if
-    nothing is published, and up to `end` if that is over.
+    nothing is published, and up to `end` if that is over. A draft has none: nothing of it is due.
     """
+    if dataset.is_draft:
+        return ()
     if dataset.live.catch_up is not None:
         first, newest = dataset.start, min(dataset.live_day(now), dataset.end or dt.date.max)
     elif days:
@@ -79,13 +81,14 @@ class Gaps(OnWarehouse):
             StorageError: a store fails.
         """
         members = {name: self.definitions[name] for name in group}
-        start, newest = members[group[0]].start, newest_due(members.values(), self.clock.now())
-        due = day_range(start, newest) if newest >= start else ()
+        first, newest = min(one.start for one in members.values()), newest_due(members.values(), self.clock.now())
+        every_day = day_range(first, newest) if newest >= first else ()
         lacking: dict[dt.date, list[str]] = {}
         undelivered: dict[dt.date, str] = {}
         waits: dict[dt.date, str] = {}
         live: dict[dt.date, str] = {}
         for name in group:
+            due = members[name].from_start(every_day)
             shown = published_among(self.ledger, self.tables[name], name, due)
             days = tuple(day for day in due if day not in shown)
             for day in days:

@@ -58,12 +58,12 @@ class LateDeliveries(OnWarehouse):
     fingerprints: SourceFingerprints | None = None
 
     def of(self, name: str) -> tuple[LateDay, ...]:
-        """The late days and the gaps of one dataset; none before its first release, and none without a source."""
+        """The late days and the gaps of one dataset; none of a draft, before its first release, or without a source."""
         loaded = self.datasets[name]
         dataset, table = loaded.dataset, self.tables[name]
         active = table.active() if table.exists() else {}
         published = {day for day, files in active.items() if files}
-        if dataset.source is None or not published:
+        if dataset.source is None or dataset.is_draft or not published:
             return ()
         newest = max(published)
         first = newest - (dataset.live.watch_days - 1) * ONE_DAY
@@ -221,7 +221,7 @@ class LateDeliveries(OnWarehouse):
         return waits
 
     def _group(self, name: str) -> tuple[str, ...]:
-        return next(group for group in self.catalog.groups if name in group)
+        return next(group for group in self.catalog.live_groups if name in group)
 
     def _joined(self, claims: Mapping[str, Mapping[dt.date, str]]) -> set[tuple[dt.date, str]]:
         """Days with the live units that a live run of the day resumes: a failed one, or one that corrects the day."""

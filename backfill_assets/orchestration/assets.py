@@ -15,7 +15,7 @@ from backfill_assets.core.errors import EvidenceError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import in_words
 from backfill_assets.core.unit import REASON_TAG, Unit, UnitState, shown_days
-from backfill_assets.dataset.definition import Dataset, Publication
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.inputs import deliveries_of, force_by_day
 from backfill_assets.evidence.readiness import UNFINISHED, explain_blockers
@@ -55,7 +55,9 @@ def pipeline_assets(loaded: LoadedDataset, application: Application) -> list[dg.
     return [make[layer](loaded, application) for layer in loaded.dataset.built_layers]
 
 
-def _spec(layer: Layer, loaded: LoadedDataset, deps: Sequence[dg.AssetKey], description: str) -> dg.AssetSpec:
+def _spec(
+    layer: Layer, loaded: LoadedDataset, deps: Sequence[dg.AssetKey], description: str, application: Application
+) -> dg.AssetSpec:
     """An asset of a dataset as Dagster shows it: key, partitions, group, code version, owner."""
     dataset = loaded.dataset
     return dg.AssetSpec(
@@ -64,7 +66,7 @@ def _spec(layer: Layer, loaded: LoadedDataset, deps: Sequence[dg.AssetKey], desc
         description=description,
         # A step of published releases nothing while other runs of its launch are still building the unit.
         skippable=layer is Layer.published,
-        partitions_def=partitions_of(dataset),
+        partitions_def=partitions_of(dataset, application.catalog),
         group_name=dataset.name,
         code_version=loaded.code_version,
         kinds={"delta"} if layer is Layer.published else {"delta", "spark"},
@@ -93,6 +95,8 @@ def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition
 
     def raw(context: dg.AssetExecutionContext) -> None:
         days = _admitted_days(context, application, loaded)
+        if not days:
+            return
         # In a campaign, days without a file skip the gate and land nothing.
         application.pipeline.require_sources(name)
         new: list[Delivery] = []
@@ -115,7 +119,7 @@ def _raw(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition
         context.log.info(f"landed {len(new)} new deliveries for {format_days(days)}")
 
     description = f"Every delivery of {name}, as landed, with its file, fingerprint and load time."
-    spec = _spec(Layer.raw, loaded, [], description)
+    spec = _spec(Layer.raw, loaded, [], description, application)
     return dg.multi_asset(**_executable(Layer.raw, spec, loaded, application))(raw)
 
 
@@ -124,6 +128,8 @@ def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefini
 
     def staging(context: dg.AssetExecutionContext) -> None:
         days = _admitted_days(context, application, loaded)
+        if not days:
+            return
         rows: dict[dt.date, int] = {}
 
         def stage(spark: SparkSession, batch: tuple[dt.date, ...]) -> None:
@@ -138,7 +144,7 @@ def _staging(loaded: LoadedDataset, application: Application) -> dg.AssetsDefini
 
     description = f"{name} cleaned and typed, with only the newest delivery of each key."
     raw = [asset_key(Layer.raw, name)] if loaded.dataset.lands_files else []
-    spec = _spec(Layer.staging, loaded, raw, description)
+    spec = _spec(Layer.staging, loaded, raw, description, application)
     return dg.multi_asset(**_executable(Layer.staging, spec, loaded, application))(staging)
 
 
@@ -146,8 +152,9 @@ def _shadow(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinit
     name = loaded.dataset.name
 
     def shadow(context: dg.AssetExecutionContext) -> None:
-        days = days_of(context.partition_keys)
-        loaded.dataset.check_days(days)
+        days = _own_days(context, loaded)
+        if not days:
+            return
         unit = unit_of(context, application, loaded.dataset)
         if unit.state is UnitState.open:
             built = build(context, application, unit, name, days)
@@ -159,7 +166,7 @@ def _shadow(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinit
             context.add_asset_metadata(metadata, partition_key=day.isoformat())
 
     description = f"The new version of {name}, invisible to readers until it is released."
-    spec = _spec(Layer.shadow, loaded, _origins(loaded), description)
+    spec = _spec(Layer.shadow, loaded, _origins(loaded), description, application)
     return dg.multi_asset(**_executable(Layer.shadow, spec, loaded, application), config_schema=SHADOW_CONFIG)(shadow)
 
 
@@ -178,31 +185,47 @@ def _admitted_days(
     context: dg.AssetExecutionContext, application: Application, loaded: LoadedDataset
 ) -> tuple[dt.date, ...]:
     """The step's days; refuses, before anything is written, a launch that must not build its shadow."""
-    days = days_of(context.partition_keys)
-    loaded.dataset.check_days(days)
-    if target_of(context, loaded.dataset.name).shadow:
+    days = _own_days(context, loaded)
+    if days and target_of(context, application, loaded.dataset.name).shadow:
         unit_of(context, application, loaded.dataset)
     return days
 
 
+def _own_days(context: dg.AssetExecutionContext, loaded: LoadedDataset) -> tuple[dt.date, ...]:
+    """The step's days that belong to the dataset's history; says of the others that there is nothing to do."""
+    days = days_of(context.partition_keys)
+    own = loaded.dataset.from_start(days)
+    for day in days:
+        if day not in own:
+            context.add_asset_metadata(_before(loaded.dataset), partition_key=day.isoformat())
+    return own
+
+
+def _before(dataset: Dataset) -> Mapping[str, str]:
+    return {"nothing to do": f"the history of {dataset.name} begins on {dataset.start}"}
+
+
 def published_asset(loaded: LoadedDataset, application: Application) -> dg.AssetsDefinition | dg.AssetSpec:
-    """The published asset: launchable if units release themselves, otherwise reported by the publish job."""
+    """The published asset: launchable if runs release units, otherwise reported by the publish job."""
     dataset = loaded.dataset
     description = f"What readers of {dataset.name} see; changed only by releases, each one atomic commit."
-    if dataset.publication is Publication.approval:
+    if dataset.is_draft:
+        description += " A draft: live runs leave it out. Released by the job unit_publish."
+    elif not dataset.is_released_by_runs:
         description += " Released by the job unit_publish after approval."
-    spec = _spec(Layer.published, loaded, [asset_key(Layer.shadow, dataset.name)], description)
-    if dataset.publication is Publication.approval:
+    spec = _spec(Layer.published, loaded, [asset_key(Layer.shadow, dataset.name)], description, application)
+    if not dataset.is_released_by_runs:
         return spec
 
     def published(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        days = days_of(context.partition_keys)
-        target = target_of(context, dataset.name)
-        units = _units(context, application, dataset, target)
+        days = _own_days(context, loaded)
+        target = target_of(context, application, dataset.name)
+        units = _units(context, application, dataset, target) if days else ()
         outcomes = [o for unit in units if (o := _release(context, application, dataset, unit, days)) is not None]
         if not outcomes:
+            _pass_by(context, dataset)
             return
-        own, reported = {(dataset.name, day) for day in days}, _reported(context, outcomes)
+        own, reported = {(dataset.name, day) for day in days}, _reported(context, application, outcomes)
         metadata = release_metadata(application, outcomes, target.launched_by, context.log)
         with batched_events(context.instance):
             for event in released_events(outcomes, metadata, own | reported):
@@ -210,6 +233,7 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
             report_stale(context.instance, application, outcomes, own)
         if own <= reported:
             # Another run of this launch, or another dataset's step of the unit, has released and reported everything.
+            _pass_by(context, dataset)
             return
         released = {day: o for o in outcomes for day in o.days.get(dataset.name, ())}
         for day in days:
@@ -220,8 +244,16 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
     return dg.multi_asset(**_executable(Layer.published, spec, loaded, application))(published)
 
 
+def _pass_by(context: dg.AssetExecutionContext, dataset: Dataset) -> None:
+    """Report the step's days before the history of the dataset, which nothing will release: Dagster waits for them."""
+    key, days = asset_key(Layer.published, dataset.name), days_of(context.partition_keys)
+    for day in days:
+        if day < dataset.start:
+            context.log_event(dg.AssetMaterialization(key, partition=day.isoformat(), metadata=_before(dataset)))
+
+
 def _reported(
-    context: dg.AssetExecutionContext, outcomes: Sequence[Released | AlreadyReleased]
+    context: dg.AssetExecutionContext, application: Application, outcomes: Sequence[Released | AlreadyReleased]
 ) -> set[tuple[str, dt.date]]:
     """Days already reported to Dagster: all of them, unless the run that made the release died in between.
 
@@ -232,7 +264,7 @@ def _reported(
     for outcome in outcomes:
         if not isinstance(outcome, AlreadyReleased):
             continue
-        for name, target in targets_of(context, tuple(outcome.days)).items():
+        for name, target in targets_of(context, application, tuple(outcome.days)).items():
             key, days = asset_key(Layer.published, name), outcome.days[name]
             own = set(target.days) if target.published else set()
             reported |= {
@@ -262,7 +294,7 @@ def _units(
         )
     units = tuple(application.ledger.unit(u) for u in sorted(set(claims.values())))
     for unit in units:
-        _require_complete(unit, targets_of(context, tuple(unit.targets)))
+        _require_complete(unit, targets_of(context, application, tuple(unit.targets)))
     return units
 
 

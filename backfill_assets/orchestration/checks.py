@@ -31,7 +31,7 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
             asset=asset_key(Layer.shadow, dataset.name),
             description=check.description,
             blocking=check.blocks,
-            partitions_def=partitions_of(dataset),
+            partitions_def=partitions_of(dataset, application.catalog),
         )
         for check in checks_of(dataset)
     ]
@@ -44,21 +44,33 @@ def shadow_checks(loaded: LoadedDataset, application: Application) -> dg.AssetCh
         pool=f"dataset_{dataset.name}",
     )
     def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckEvaluation | dg.Output[None]]:
-        days = days_of(context.op_execution_context.partition_keys)
-        unit = _unit(context, application, loaded, days)
-        if unit.state is UnitState.open:
-            wait_for_others(context, application, unit, dataset.name, days)
-        evidence = _evidence(application, unit, dataset.name, days)
-        yield from evaluations(context.instance, dataset.name, evidence)
-        refusals = [v for e in evidence for v in e.verdicts if v.refuses]
-        if refusals:
-            by_hand = again(application, unit, {v.day for v in refusals})
-            raise _failure(unit, dataset.name, len(days), refusals, how_to_go_on(unit, by_hand))
-        report_waiting(context.op_execution_context, application, unit, dataset.name)
+        if days := dataset.from_start(days_of(context.op_execution_context.partition_keys)):
+            yield from _reported(context, application, loaded, days)
         for check in specs:
             yield dg.Output(None, output_name=check.get_python_identifier())
 
     return checks
+
+
+def _reported(
+    context: dg.AssetCheckExecutionContext, application: Application, loaded: LoadedDataset, days: tuple[dt.date, ...]
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """The results of these days.
+
+    Raises:
+        dagster.Failure: days have failed blocking checks.
+        EvidenceError: days have not been built.
+    """
+    name, unit = loaded.dataset.name, _unit(context, application, loaded, days)
+    if unit.state is UnitState.open:
+        wait_for_others(context, application, unit, name, days)
+    evidence = _evidence(application, unit, name, days)
+    yield from evaluations(context.instance, name, evidence)
+    refusals = [v for e in evidence for v in e.verdicts if v.refuses]
+    if refusals:
+        by_hand = again(application, unit, {v.day for v in refusals})
+        raise _failure(unit, name, len(days), refusals, how_to_go_on(unit, by_hand))
+    report_waiting(context.op_execution_context, application, unit, name)
 
 
 def _unit(
@@ -66,7 +78,7 @@ def _unit(
 ) -> Unit:
     """The unit of the launch; a launch of checks alone opens none and shows the open unit of these days."""
     name = loaded.dataset.name
-    if target_of(context, name).shadow:
+    if target_of(context, application, name).shadow:
         return unit_of(context, application, loaded.dataset)
     owners = sorted(set(application.ledger.claims(name, days).values()))
     if len(owners) != 1:

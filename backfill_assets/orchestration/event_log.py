@@ -19,8 +19,7 @@ from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import UNIT_TAG
 from backfill_assets.doctor.findings import EventLog, RunAtWork
 from backfill_assets.ledger.database import process_here
-from backfill_assets.orchestration.launches import created_at
-from backfill_assets.orchestration.names import asset_key, days_of, last_metadata_value
+from backfill_assets.orchestration.names import asset_key, created_at, days_of, last_metadata_value
 from backfill_assets.orchestration.release_events import (
     RELEASE_METADATA,
     changed_events,

@@ -28,9 +28,9 @@ from backfill_assets.core.unit import (
     shown_days,
 )
 from backfill_assets.dataset.checks import metric_names
-from backfill_assets.dataset.definition import Dataset, Publication
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.yaml import content_of, decoded, read_yaml
-from backfill_assets.orchestration.names import asset_key, days_of, op_name
+from backfill_assets.orchestration.names import asset_key, created_at, days_of, op_name
 from backfill_assets.storage.disk import below
 
 _SHOWN = 100
@@ -177,27 +177,36 @@ class LaunchTarget:
     made_at: dt.datetime | None = None
 
 
-def target_of(context: Context, dataset: str) -> LaunchTarget:
+def target_of(context: Context, application: Application, dataset: str) -> LaunchTarget:
     """The target of the complete launch: of the backfill if the run belongs to one, otherwise of the run."""
-    return targets_of(context, (dataset,))[dataset]
+    return targets_of(context, application, (dataset,))[dataset]
 
 
-def targets_of(context: Context, datasets: Collection[str]) -> Mapping[str, LaunchTarget]:
-    """The targets of the complete launch for several datasets; those that it leaves out have no layer in it."""
+def targets_of(context: Context, application: Application, datasets: Collection[str]) -> Mapping[str, LaunchTarget]:
+    """The targets of the complete launch for several datasets; those that it leaves out have no layer in it.
+
+    Days before the history of a dataset are no target of it.
+    """
     run = context.run
+    starts = {name: dataset.start.isoformat() for name, dataset in application.catalog.definitions.items()}
     backfill_id = run.tags.get(BACKFILL_TAG)
     backfill = context.instance.get_backfill(backfill_id) if backfill_id else None
     if backfill_id and backfill is not None:
         data = backfill.get_asset_backfill_data(context.repository_def.asset_graph)
-        keys = {name: tuple(_keys(data, asset_key(layer, name)) for layer in _LAST) for name in datasets}
+        keys = {
+            name: tuple(_keys(data, asset_key(of, name), starts.get(name, "")) for of in _LAST) for name in datasets
+        }
         made_at = dt.datetime.fromtimestamp(backfill.backfill_timestamp, dt.UTC)
         return {
             name: LaunchTarget(backfill_id, days_of(shadow | published), bool(shadow), bool(published), made_at)
             for name, (shadow, published) in keys.items()
         }
-    selection, days = _selection(context), days_of(context.partition_keys)
-    chosen = {name: tuple(asset_key(layer, name) in selection for layer in _LAST) for name in datasets}
-    return {name: LaunchTarget(run.run_id, days, shadow, published) for name, (shadow, published) in chosen.items()}
+    selection, found = _selection(context), {}
+    for name in datasets:
+        days = days_of(key for key in context.partition_keys if key >= starts.get(name, ""))
+        shadow, published = (bool(days) and asset_key(layer, name) in selection for layer in _LAST)
+        found[name] = LaunchTarget(run.run_id, days, shadow, published)
+    return found
 
 
 def is_live(context: Context) -> bool:
@@ -219,7 +228,7 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
     """
     groups = application.catalog.groups
     # All in one call: what a backfill targets is read from Dagster's database.
-    everything = targets_of(context, [name for group in groups for name in group])
+    everything = targets_of(context, application, [name for group in groups for name in group])
     targets = _shadows(next(names for names in groups if dataset.name in names), everything)
     members = [application.dataset(name) for name in targets]
     target, tags = targets[dataset.name], context.run.tags
@@ -238,12 +247,6 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
     unit = _assigned(context, application, launch, _proposal(application, launch, declared, released=released))
     _refuse_by_hand(unit, tags)
     return updated(application, unit, declared, released=released)
-
-
-def created_at(record: dg.RunRecord) -> dt.datetime:
-    """When a run was created; some of Dagster's storages return it in UTC without a time zone."""
-    created = record.create_timestamp
-    return created if created.tzinfo is not None else created.replace(tzinfo=dt.UTC)
 
 
 def _run_made_at(context: Context) -> dt.datetime | None:
@@ -296,7 +299,7 @@ def _proposal(application: Application, launch: Launch, declared: DeclaredChange
 def built_together(context: Context, application: Application, dataset: str) -> Mapping[str, LaunchTarget]:
     """The targets of all datasets of the release group whose shadows the launch builds, upstream first."""
     group = next(names for names in application.catalog.groups if dataset in names)
-    return _shadows(group, targets_of(context, group))
+    return _shadows(group, targets_of(context, application, group))
 
 
 def work_tag(context: Context, step: str, dataset: str, number: int = 0) -> str:
@@ -357,7 +360,7 @@ def _refuse_for_campaign(unit: Unit, *, contract: bool, released: bool) -> None:
 
 def _released_by_runs(targets: Mapping[str, LaunchTarget], members: Sequence[Dataset]) -> bool:
     """Whether the launch itself releases what it builds: all of it, or nothing."""
-    own = [m.name for m in members if m.publication is Publication.auto]
+    own = [m.name for m in members if m.is_released_by_runs]
     missing = [name for name in own if not targets[name].published]
     if missing and len(missing) < len(own):
         released = sorted(set(own) - set(missing))
@@ -365,6 +368,11 @@ def _released_by_runs(targets: Mapping[str, LaunchTarget], members: Sequence[Dat
             f"this launch builds {', '.join(own)} and releases only {', '.join(released)}, but what is built together is "
             f"released together; select published of {', '.join(missing)} as well, or leave out their shadow "
             f"({format_days(targets[missing[0]].days)})"
+        )
+    if own and not missing and (drafts := [member.name for member in members if member.is_draft]):
+        raise UnitError(
+            f"this launch releases {', '.join(own)}, and {', '.join(drafts)} with it, which is a draft: only `backfill publish` "
+            "releases it. Leave out published, or launch the draft alone"
         )
     return bool(own) and not missing
 
@@ -385,6 +393,7 @@ def _selection(context: Context) -> Collection[dg.AssetKey]:
     return set(context.op_execution_context.job_def.asset_layer.executable_asset_keys)
 
 
-def _keys(data: object, key: dg.AssetKey) -> set[str]:
+def _keys(data: object, key: dg.AssetKey, start: str) -> set[str]:
     target = data.target_subset  # type: ignore[attr-defined]
-    return set(target.get_partitions_subset(key).get_partition_keys()) if key in target.asset_keys else set()
+    keys = target.get_partitions_subset(key).get_partition_keys() if key in target.asset_keys else ()
+    return {day for day in keys if day >= start}

@@ -10,6 +10,7 @@ from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.errors import SettingsError
 from backfill_assets.core.layers import Layer
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.settings import Settings
 from dagster_batched_events import UnreadableUrlError
 
@@ -27,10 +28,13 @@ def op_name(layer: Layer, dataset: str) -> str:
     return f"{layer}__{dataset}"
 
 
-def partitions_of(dataset: Dataset) -> dg.DailyPartitionsDefinition:
-    """One partition per business day, in the dataset's own time zone."""
+def partitions_of(dataset: Dataset, catalog: Catalog) -> dg.DailyPartitionsDefinition:
+    """One partition per business day, in the dataset's own time zone, from the first day of its release group on.
+
+    Dagster builds only assets with equal partitions in one run. Steps pass the days before a dataset's own `start` by.
+    """
     return dg.DailyPartitionsDefinition(
-        start_date=dataset.start.isoformat(),
+        start_date=catalog.first_partition(dataset.name).isoformat(),
         end_date=(dataset.end + ONE_DAY).isoformat() if dataset.end else None,
         timezone=dataset.time_zone,
         end_offset=dataset.end_offset,
@@ -47,6 +51,12 @@ def policy_of(dataset: Dataset, settings: Settings) -> dg.BackfillPolicy:
 def days_of(keys: Iterable[str]) -> tuple[dt.date, ...]:
     """Partition keys as days, in order."""
     return tuple(sorted(dt.date.fromisoformat(key) for key in keys))
+
+
+def created_at(record: dg.RunRecord) -> dt.datetime:
+    """When a run was created; some of Dagster's storages return it in UTC without a time zone."""
+    created = record.create_timestamp
+    return created if created.tzinfo is not None else created.replace(tzinfo=dt.UTC)
 
 
 _PAGE = 1000

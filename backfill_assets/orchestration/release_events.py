@@ -48,12 +48,12 @@ def upstream_current(loaded: LoadedDataset, application: Application) -> dg.Asse
         asset=asset_key(Layer.published, dataset.name),
         description=f"Built from the published version of {', '.join(dataset.upstream)}; if not: backfill refresh",
         blocking=False,
-        partitions_def=partitions_of(dataset),
+        partitions_def=partitions_of(dataset, application.catalog),
     )
 
     @dg.multi_asset_check(specs=[spec], name=f"{CHECK}__{dataset.name}", can_subset=False)
     def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckEvaluation | dg.Output[None]]:
-        days = days_of(context.op_execution_context.partition_keys)
+        days = dataset.from_start(days_of(context.op_execution_context.partition_keys))
         yield from _evaluations(context.instance, application, dataset.name, days)
         yield dg.Output(None, output_name=spec.get_python_identifier())
 

@@ -125,7 +125,7 @@ def catch_up(application: Application) -> dg.SensorDefinition:
             if time.monotonic() - begun > _LONGEST_LOOK:
                 context.update_cursor(group[0])
                 break
-            if group not in application.catalog.groups:
+            if group not in application.catalog.live_groups:
                 done.append(f"{group[0]}: its datasets are others than Dagster has loaded; reload the code location")
                 continue
             try:
@@ -224,8 +224,8 @@ class LivePipeline:
 
 
 def live_pipelines(application: Application) -> tuple[LivePipeline, ...]:
-    """The live pipelines of all release groups."""
-    return tuple(_pipeline(application, group) for group in application.catalog.groups)
+    """The live pipelines of all release groups, without drafts."""
+    return tuple(_pipeline(application, group) for group in application.catalog.live_groups)
 
 
 def late_deliveries(application: Application, pipelines: Sequence[LivePipeline]) -> dg.SensorDefinition:
@@ -283,8 +283,9 @@ def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
         moment = context.scheduled_execution_time
         # A negative `end_offset` keeps the newest days out of the partitions: yesterday would not be one.
         day = members[0].live_day(moment)
-        if day < members[0].start:
-            yield dg.SkipReason(f"{group[0]} begins on {members[0].start}")
+        first = min(members, key=lambda member: member.start)
+        if day < first.start:
+            yield dg.SkipReason(f"{first.name} begins on {first.start}")
             return
         yield dg.RunRequest(run_key=f"{group[0]}:{day}", partition_key=day.isoformat(), tags=_TAGS)
         for dataset in members:

@@ -134,8 +134,9 @@ def _not_null(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
 
 def _not_empty(dataset: Dataset, m: DayMeasurement, contract: Contract) -> CheckOutcome:
     # If the source itself has no row, `source_present` reports it; likewise `upstream_present`.
-    asked = [n for n, upstream in dataset.upstream.items() if upstream.on_missing is OnMissing.fail] or dataset.upstream
-    rows = m.source.rows if dataset.source else min(m.upstream.rows.get(name, 0) for name in asked)
+    begun = dataset.upstream_on(m.day)
+    asked = [name for name, upstream in begun.items() if upstream.on_missing is OnMissing.fail] or begun
+    rows = m.source.rows if dataset.source else min((m.upstream.rows.get(name, 0) for name in asked), default=0)
     found = number_of(m.shadow.rows, "row")
     if m.shadow.rows or not rows:
         return CheckOutcome(True, "a row", found)
@@ -184,10 +185,12 @@ def _source_gone(paths: Sequence[str]) -> str:
 
 
 def _upstream_present(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
-    empty = [name for name in dataset.upstream if not m.upstream.rows.get(name)]
+    begun = dataset.upstream_on(m.day)
+    empty = [name for name in begun if not m.upstream.rows.get(name)]
     absent = {name: format_days(days, most=3) for name, days in m.upstream.absent.items()}
     refused = [name for name in (*empty, *absent) if dataset.upstream[name].on_missing is OnMissing.fail]
-    found = [f"{m.upstream.rows.get(name, 0)} of {name}" for name in dataset.upstream]
+    found = [f"{m.upstream.rows.get(name, 0)} of {name}" for name in begun]
+    found += [f"none of {name}, whose history begins later" for name in dataset.upstream if name not in begun]
     found += [f"none of {name} for {days}, which the day looks back at" for name, days in absent.items()]
     notes = [f"nothing of {', '.join(empty)} is published or in this unit"] if empty else []
     notes += [

@@ -199,7 +199,7 @@ def dataset_metrics(published: Published, now: dt.datetime) -> DatasetMetrics:
 def watermark(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> Watermark:
     """How far these published days reach, and how far they should at an aware moment, by the dataset's calendar."""
     newest_day = dataset.newest_day(now)
-    due = newest_day if newest_day >= dataset.start else None
+    due = newest_day if newest_day >= dataset.start and not dataset.is_draft else None
     if not days:
         return Watermark(None, None, due, None, None)
     newest, (_, gap_free) = max(days), runs_of_days(days)[0]

@@ -101,7 +101,7 @@ def draft_text(draft: Draft, catalog: Catalog, file: str) -> str:
     Raises:
         DatasetError: there is no such dataset.
     """
-    target, below = catalog.dataset(draft.dataset).dataset, catalog.downstream_of([draft.dataset])
+    target, below = catalog.dataset(draft.dataset).dataset, catalog.live_downstream_of([draft.dataset])
     count = (draft.end - draft.start).days + 1
     kept = [catalog.datasets[name].dataset.retention.keep_for for name in (draft.dataset, *below)]
     names = [name.strip() for name in draft.downstream.split(",")]

@@ -160,7 +160,8 @@ def _scope_problems(loaded: LoadedSpecification, catalog: Catalog) -> Iterator[F
             start = catalog.datasets[name].dataset.start
             yield loaded.problem(path, f"{where}, whose history begins on {start}, after source_range; leave it out")
             continue
-        for between in sorted(set(catalog.upstreams[name]) & set(below) - set(named)):
+        above = {one for one in catalog.upstreams[name] if not _begins_after(loaded.specification, catalog, one)}
+        for between in sorted(above & set(below) - set(named)):
             yield loaded.problem(
                 path, f"{where}, which is built from {between}; add that, so that it is built again first"
             )

@@ -205,7 +205,7 @@ def _asked(application: Application, words: Sequence[str], *, downstream: bool) 
     names = catalog.upstream_first({*named, *reached})
     defined = [application.dataset(name) for name in names]
     _refuse_outside(application, defined, days)
-    partitions = {(catalog.first_partition(d.name), d.end, d.end_offset, d.time_zone) for d in defined}
+    partitions = {(catalog.first_partitions[d.name], d.end, d.end_offset, d.time_zone) for d in defined}
     if len(partitions) > 1:
         raise ArgumentError(
             f"{in_words(names)} differ in the start of their release group, end, end_offset or time_zone, and Dagster launches "
@@ -336,18 +336,24 @@ def _launch(
 ) -> Launched:
     from backfill_assets.orchestration import backfills  # loads Dagster
 
+    unit = about.tags.get(UNIT_TAG, "")
+    built = {*plan.datasets, *(application.ledger.unit(unit).targets if unit else ())} & application.datasets.keys()
+    drafts = [name for name in sorted(built) if application.dataset(name).is_draft]
     layers = {
         name: _chosen(application.dataset(name), application.dataset(name).launched_layers, only)
         for name in plan.datasets
     }
+    if drafts and only is None:
+        layers = {name: [one for one in own if one is not Layer.published] for name, own in layers.items()}
+        say(f"{in_words(drafts)}: a draft, so the runs publish nothing; look at the unit, then: backfill publish")
     request = BackfillRequest(layers, plan.days, shortened(about.title, _TITLE), about.description, about.tags)
-    where = f" in unit {about.tags[UNIT_TAG]}" if UNIT_TAG in about.tags else ""
+    where = f" in unit {unit}" if unit else ""
     what = f"{', '.join(plan.datasets)} {format_days(plan.days)}{where}"
     say(f"asking Dagster to launch {what}")
     backfill_id = backfills.launch_backfill(request, webserver or None)
     say(f"launched backfill {backfill_id}: {what}; the Dagster daemon runs it")
     targets = {name: application.dataset(name).from_start(plan.days) for name in plan.datasets}
-    return backfills.Launched(backfill_id, targets, only, about.tags.get(UNIT_TAG, ""))
+    return backfills.Launched(backfill_id, targets, only, unit)
 
 
 def _chosen(dataset: Dataset, layers: Sequence[Layer], only: Layer | None) -> Sequence[Layer]:

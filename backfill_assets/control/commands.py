@@ -233,8 +233,9 @@ class Control(OnWarehouse):
         if plan.targets != campaign.plan.targets:
             file = shown_path(Path(campaign.file))
             raise CampaignError(
-                f"campaign {campaign.id}: {file} now names other days or datasets than were launched. Change "
-                f"them back, or give the unit up (backfill discard {campaign.unit}) and plan under another backfill_id"
+                f"campaign {campaign.id}: {file} now means other days or datasets than were launched, or a dataset of its scope "
+                f"has another start or state. Change this back, or give the unit up (backfill discard {campaign.unit}) and plan "
+                "under another backfill_id"
             )
         self.ledger.set_contract(campaign.unit, specification.contract(tuple(plan.targets)))
         return campaign.replanned(specification, plan)

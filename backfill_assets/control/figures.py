@@ -198,7 +198,7 @@ def _on_hold(survey: PlanBasis, planned: PlannedDataset) -> Iterator[str]:
 
 def _left_behind(survey: PlanBasis) -> Iterator[str]:
     names = [dataset.name for dataset in survey.datasets]
-    for name in survey.catalog.live_downstream_of(names):
+    for name in survey.catalog.downstream_of(names):
         above = [u for u in survey.catalog.dataset(name).dataset.upstream if u in names]
         if name not in names and above:
             yield f"{name} is built from {', '.join(above)} and not in the scope: its published days become stale"

@@ -302,7 +302,8 @@ def _models(folder: Path, value: dict[str, object]) -> tuple[dict[ModelLayer, Mo
 
 
 def _code_files(folder: Path, content: bytes) -> dict[str, bytes]:
-    files = {FILE: content}
+    # Whether live runs build it says nothing about its rows: what a draft has built stays when it becomes live.
+    files = {FILE: re.sub(rb"^state:[^\n]*\n?", b"", normal(content), flags=re.MULTILINE)}
     for path in sorted(folder.iterdir()):
         if path.suffix in {".sql", ".py"} and path.is_file():
             try:

@@ -238,13 +238,20 @@ class Catalog:
     @cached_property
     def live_groups(self) -> tuple[tuple[str, ...], ...]:
         """The release groups that live runs build and catch-up fills: without drafts, which can connect datasets, too."""
-        return release_groups(
-            {name: above for name, above in self.upstreams.items() if not self.definitions[name].is_draft}
-        )
+        return tuple(group for group in self.groups_apart if not self.datasets[group[0]].dataset.is_draft)
 
-    def first_partition(self, name: str) -> dt.date:
-        """The earliest `start` in the release group of a dataset: Dagster launches only equal partitions together."""
-        return min(self.definitions[member].start for group in self.groups if name in group for member in group)
+    @cached_property
+    def groups_apart(self) -> tuple[tuple[str, ...], ...]:
+        """The release groups as if nothing connected what is live with drafts."""
+        draft = {name: loaded.dataset.is_draft for name, loaded in self.datasets.items()}
+        alike = {name: [one for one in above if draft[one] is draft[name]] for name, above in self.upstreams.items()}
+        return release_groups(alike)
+
+    @cached_property
+    def first_partitions(self) -> Mapping[str, dt.date]:
+        """The earliest `start` in the release group of each dataset: Dagster launches only equal partitions together."""
+        starts = {name: loaded.dataset.start for name, loaded in self.datasets.items()}
+        return {name: min(starts[member] for member in group) for group in self.groups for name in group}
 
     def upstream_first(self, names: Iterable[str]) -> tuple[str, ...]:
         """The names, each after everything that it is built from; unknown names come first."""

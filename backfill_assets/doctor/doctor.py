@@ -101,7 +101,8 @@ class Doctor(OnWarehouse):
             yield from self._at_rest(name, table)
         if self.events is not None:
             exam = EventsExam(self.ledger, self.events, now, now - self.settled)
-            yield from exam.of_published(name, busy=self._lock(name) is not None)
+            start = self.definitions[name].start if name in self.definitions else dt.date.min
+            yield from exam.of_published(name, start, busy=self._lock(name) is not None)
 
     def _at_rest(self, name: str, stored: StoredTable) -> Sequence[Finding]:
         """The findings of a time without a release; examines again if one begins or ends meanwhile."""

@@ -176,12 +176,16 @@ class EventsExam:
         """Units whose release a run may be about to report."""
         return frozenset(run.unit for run in self._runs) | {a.unit for own in self._attempts.values() for a in own}
 
-    def of_published(self, name: str, *, busy: bool) -> Iterator[Finding]:
-        """Compares what the event log shows as published with what the ledger released; nothing while `busy`."""
+    def of_published(self, name: str, start: dt.date, *, busy: bool) -> Iterator[Finding]:
+        """Compares what the event log shows as published with what the ledger released; nothing while `busy`.
+
+        Days before `start` are passed by in launches of a group, and released by nothing.
+        """
         if busy:
             return
         records = self.ledger.releases(name)
-        newest, shown = _newest(records), self.events.reported(name)
+        newest, reported = _newest(records), self.events.reported(name)
+        shown = {day: release for day, release in reported.items() if release or day >= start}
         missing: dict[str, list[dt.date]] = {}
         for day, record in newest.items():
             if record.manifest.release not in _names(shown.get(day, "")) and not self._reporting(record):

@@ -33,7 +33,7 @@ def gaps_of(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> Da
     if dataset.live.catch_up is not None:
         first, newest = dataset.start, min(dataset.live_day(now), dataset.end or dt.date.max)
     elif days:
-        first = min(days)
+        first = max(min(days), dataset.start)
         newest = max(days) if dataset.end is not None else max(*days, dataset.live_day(now))
     else:
         return ()

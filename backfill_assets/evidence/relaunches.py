@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from backfill_assets.core.days import ONE_DAY, format_days
-from backfill_assets.core.errors import EvidenceError
+from backfill_assets.core.errors import EvidenceError, UnitError
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Unit
 from backfill_assets.dataset.definition import Dataset
@@ -31,10 +31,27 @@ class UpstreamPlaces(OnWarehouse):
         """All upstream days behind these days of a dataset; without a unit, all are as published.
 
         Raises:
-            EvidenceError: an upstream day that the unit holds has not passed its checks.
+            EvidenceError: an upstream day that the unit holds has not passed its checks; or the `start` of an upstream hides days
+                that it has published.
         """
         dataset = self.datasets[name].dataset
+        for above in dataset.upstream:
+            self._refuse_hidden(name, above, days)
         return tuple(self._places(unit, name, above, dataset.upstream_days(above, days)) for above in dataset.upstream)
+
+    def _refuse_hidden(self, name: str, upstream: str, days: Days) -> None:
+        """Refuse days that would read nothing of an upstream because of its `start`, though it has published days before that."""
+        start, back = (
+            self.definitions[upstream].start,
+            self.definitions[name].upstream[upstream].lookback_days * ONE_DAY,
+        )
+        if min(days, default=start) - back >= start:
+            return
+        if hidden := [day for day, files in self.tables[upstream].active().items() if files and day < start]:
+            raise EvidenceError(
+                f"{name} {format_days(days, most=3)}: {upstream} has published days from {min(hidden)} on, and its `start` is "
+                f"{start}, so they would be built without these; restore `start` in the dataset.yaml of {upstream}"
+            )
 
     def _places(self, unit: Unit | None, name: str, upstream: str, days: Days) -> UpstreamDays:
         if unit is None:
@@ -116,8 +133,19 @@ class Relaunches(OnWarehouse):
     def of_unit(self, unit: Unit, missing: Collection[DatasetDay]) -> tuple[Relaunch, ...]:
         """The launches that build the missing days of a unit, and its days that are built from them.
 
-        One launch, whose runs skip what needs no work; several only if the datasets of the unit differ in their days.
+        One launch, whose runs skip what needs no work; several only if the datasets of the unit differ in their days for other
+        reasons than their starts.
+
+        Raises:
+            UnitError: it holds days before the `start` of a dataset, which has changed.
         """
+        for name, own in unit.targets.items():
+            start = self.definitions[name].start if name in self.definitions else min(own)
+            if before := [day for day in own if day < start]:
+                raise UnitError(
+                    f"unit {unit.id} holds {name} {format_days(before, most=3)}, and its history begins on {start} now; restore "
+                    f"`start` in its dataset.yaml, or give the unit up: backfill discard {unit.handle}"
+                )
         need: _Need = {}
         for name, day in missing:
             need.setdefault(name, set()).add(day)
@@ -127,7 +155,9 @@ class Relaunches(OnWarehouse):
                 if behind:
                     need.setdefault(name, set()).update(behind)
         days = set().union(*need.values())
-        return self._rectangles({name: days & set(unit.targets[name]) for name in need})
+        # Steps pass the days before a start by; a launch of their own would end before the unit is complete.
+        before = {name: {day for day in days if day < self.definitions[name].start} for name in need}
+        return self._rectangles({name: before[name] | (days & set(unit.targets[name])) for name in need})
 
     def of_stale(self, stale: Iterable[StaleDays]) -> Refresh:
         """The launches that build stale days again, with the published days of the same date that are built from them.
@@ -141,12 +171,13 @@ class Relaunches(OnWarehouse):
             found.setdefault(one.dataset, set()).update(one.refreshable)
         plans: list[Relaunch] = []
         left_out: list[LeftOut] = []
-        for group in self.catalog.groups:
+        # A launch of drafts publishes nothing, so what is live is launched without them.
+        for group in self.catalog.groups_apart:
             need: _Need = {}
             reached: _Need = {}
             for name in group:
                 own = found.get(name, set())
-                above = set().union(*(reached[upstream] for upstream in upstreams.get(name, ())))
+                above = set().union(*(reached.get(upstream, set()) for upstream in upstreams.get(name, ())))
                 wanted = own | published_among(self.ledger, self.tables[name], name, above)
                 out = self.left_out(name, own | above)
                 left_out += [one for day, one in out.items() if day in wanted]

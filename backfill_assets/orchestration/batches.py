@@ -36,8 +36,8 @@ from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState, Work
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.orchestration.batch_pool import BatchPool, Slot
-from backfill_assets.orchestration.launches import Context, work_tag
-from backfill_assets.orchestration.names import asset_key
+from backfill_assets.orchestration.launches import Context
+from backfill_assets.orchestration.names import asset_key, work_tag
 from backfill_assets.orchestration.release_events import evaluations
 from backfill_assets.orchestration.services import Services, services_of
 from dagster_batched_events import batched_events
@@ -91,7 +91,7 @@ def in_batches(
     """
     gate, pipeline, days = _gate_of(context, application), application.pipeline, batch.days
     if isinstance(gate, _NoGate):
-        with application.session(work_tag(context, batch.layer, batch.dataset), None, context.log.info) as spark:
+        with application.session(work_tag(context.run, batch.layer, batch.dataset), None, context.log.info) as spark:
             work(spark, days)
         return
     if application.ledger.unit(application.ledger.campaign(gate.campaign).unit).state is not UnitState.open:
@@ -174,7 +174,7 @@ def _at_work(
     attempt = slot.attempt
     lease, tag = (
         kept_lease(application.ledger, attempt, application.settings.lease),
-        work_tag(context, layer, attempt.dataset, slot.number),
+        work_tag(context.run, layer, attempt.dataset, slot.number),
     )
     try:
         with lease, application.session(tag, gate.execution, context.log.info) as spark:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -236,6 +236,7 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
     declared = contract_of(context, members, launched)
     passes = all(member.late_data is LateData.publish for member in members)
     released = _released_by_runs(targets, members)
+    _refuse_drafts(application, targets if released else ())
     launch = Launch(
         targets={name: frozenset(found.days) for name, found in targets.items()},
         opened_by=_opened_by(groups, everything, dataset.name),
@@ -246,6 +247,7 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
     )
     unit = _assigned(context, application, launch, _proposal(application, launch, declared, released=released))
     _refuse_by_hand(unit, tags)
+    _refuse_drafts(application, unit.targets if released and unit.state is UnitState.open else ())
     return updated(application, unit, declared, released=released)
 
 
@@ -300,15 +302,6 @@ def built_together(context: Context, application: Application, dataset: str) -> 
     """The targets of all datasets of the release group whose shadows the launch builds, upstream first."""
     group = next(names for names in application.catalog.groups if dataset in names)
     return _shadows(group, targets_of(context, application, group))
-
-
-def work_tag(context: Context, step: str, dataset: str, number: int = 0) -> str:
-    """The name of a step's Spark work; a retry of a crashed run has the same name, so it ends what the crash left.
-
-    Batches of a step that run at the same time have different numbers; a retry that uses fewer numbers leaves the others alone.
-    """
-    work = f"{context.run.root_run_id or context.run.run_id}:{step}:{dataset}"
-    return f"{work}:{number}" if number else work
 
 
 def _shadows(group: Sequence[str], targets: Mapping[str, LaunchTarget]) -> Mapping[str, LaunchTarget]:
@@ -369,12 +362,17 @@ def _released_by_runs(targets: Mapping[str, LaunchTarget], members: Sequence[Dat
             f"released together; select published of {', '.join(missing)} as well, or leave out their shadow "
             f"({format_days(targets[missing[0]].days)})"
         )
-    if own and not missing and (drafts := [member.name for member in members if member.is_draft]):
-        raise UnitError(
-            f"this launch releases {', '.join(own)}, and {', '.join(drafts)} with it, which is a draft: only `backfill publish` "
-            "releases it. Leave out published, or launch the draft alone"
-        )
     return bool(own) and not missing
+
+
+def _refuse_drafts(application: Application, released: Iterable[str]) -> None:
+    """Keep a launch from releasing a draft: one that it builds, or one in the open unit that it works in."""
+    drafts = [name for name in released if name in application.datasets and application.dataset(name).is_draft]
+    if drafts:
+        raise UnitError(
+            f"this launch would release {', '.join(drafts)} as well, which only `backfill publish` does for a draft. Leave out "
+            "published, or launch the draft alone; of an open unit: publish or discard it first"
+        )
 
 
 def _opened_by(groups: Sequence[Sequence[str]], everything: Mapping[str, LaunchTarget], dataset: str) -> str:

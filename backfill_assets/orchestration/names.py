@@ -34,7 +34,7 @@ def partitions_of(dataset: Dataset, catalog: Catalog) -> dg.DailyPartitionsDefin
     Dagster builds only assets with equal partitions in one run. Steps pass the days before a dataset's own `start` by.
     """
     return dg.DailyPartitionsDefinition(
-        start_date=catalog.first_partition(dataset.name).isoformat(),
+        start_date=catalog.first_partitions[dataset.name].isoformat(),
         end_date=(dataset.end + ONE_DAY).isoformat() if dataset.end else None,
         timezone=dataset.time_zone,
         end_offset=dataset.end_offset,
@@ -46,6 +46,15 @@ def policy_of(dataset: Dataset, settings: Settings) -> dg.BackfillPolicy:
     if settings.chunk == "all":
         return dg.BackfillPolicy.single_run()
     return dg.BackfillPolicy.multi_run(max_partitions_per_run=settings.chunk or dataset.chunk_days)
+
+
+def work_tag(run: dg.DagsterRun, step: str, dataset: str, number: int = 0) -> str:
+    """The name of a step's Spark work; a retry of a crashed run has the same name, so it ends what the crash left.
+
+    Batches of a step that run at the same time have different numbers; a retry that uses fewer numbers leaves the others alone.
+    """
+    work = f"{run.root_run_id or run.run_id}:{step}:{dataset}"
+    return f"{work}:{number}" if number else work
 
 
 def days_of(keys: Iterable[str]) -> tuple[dt.date, ...]:

@@ -361,6 +361,40 @@ def test_the_scope_is_the_target_and_what_is_built_from_it_upstream_first(
     assert scoped(trips(downstream=downstream).specification, chain) == names
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("start: 2024-01-01", "start: 2024-03-01", "'report', whose history begins on 2024-03-01, after source_range"),
+        ("key:", "state: draft\nkey:", ""),
+    ],
+)
+@pytest.mark.usefixtures("chain")
+def test_what_begins_later_or_is_a_draft_is_built_only_if_it_is_named(
+    tmp_path: Path, old: str, new: str, problem: str
+) -> None:
+    file = tmp_path / "report" / "dataset.yaml"
+    file.write_text(file.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    catalog = load_folder(tmp_path)
+    assert catalog.problems == ()
+    assert scoped(trips(downstream="all").specification, catalog) == ("trips", "totals")
+    named = trips(downstream="[totals, report]", keep_for="1d")
+    found = misfits(named, catalog)
+    assert [problem in str(one) for one in found] == ([True] if problem else [])
+    assert ("report" in scoped(named.specification, catalog)) is not bool(problem)
+
+
+@pytest.mark.usefixtures("chain")
+def test_what_is_built_from_a_dataset_that_begins_later_needs_it_not_in_the_scope(tmp_path: Path) -> None:
+    totals, report = (tmp_path / name / "dataset.yaml" for name in ("totals", "report"))
+    totals.write_text(totals.read_text(encoding="utf-8").replace("2024-01-01", "2024-03-01"), encoding="utf-8")
+    report.write_text(
+        report.read_text(encoding="utf-8").replace("{totals: {}}", "{totals: {}, trips: {}}"), encoding="utf-8"
+    )
+    catalog = load_folder(tmp_path)
+    assert catalog.problems == ()
+    assert misfits(trips(downstream="[report]", keep_for="1d"), catalog) == ()
+
+
 def test_a_scope_with_a_gap_is_refused(chain: Catalog) -> None:
     (problem,) = misfits(trips(downstream="[report]", keep_for="1d"), chain)
     assert "fix.yaml:6: scope.downstream names 'report', which is built from totals; add that" in str(problem)

@@ -62,11 +62,21 @@ class Shop(Inbox):
     def catching_up(self) -> CatchingUp:
         return CatchingUp(self.warehouse, self.world.publisher(), lambda: self.live, self.backfills)
 
+    @property
+    def live_group(self) -> tuple[str, ...]:
+        """What live runs and the catch-up build: without a draft."""
+        (group,) = self.catching_up.groups
+        return group
+
+    def live_targets(self, date: dt.date) -> dict[str, list[dt.date]]:
+        """What a live run of a day builds."""
+        return {name: [date] for name in self.live_group if self.loaded[name].dataset.from_start([date])}
+
     def step(self) -> str:
-        return self.catching_up.step(GROUP)
+        return self.catching_up.step(self.live_group)
 
     def state(self) -> CaughtUp:
-        return self.catching_up.state(GROUP)
+        return self.catching_up.state(self.live_group)
 
     def brings(self, date: dt.date, amount: int) -> None:
         """Deliver a file that makes the day have one row of this amount."""
@@ -83,7 +93,7 @@ class Shop(Inbox):
         self.land(*days)
         for name in self.catching_up.catalog.upstream_first(unit.targets):
             due = {one.day for one in self.world.publisher().readiness.blockers(unit, name, unit.targets[name])}
-            for d in days:
+            for d in self.loaded[name].dataset.from_start(days):
                 if d in due and (name == "sales" or (d not in failing and self._has_what_it_looks_back_at(unit, d))):
                     self.built[d] += name == "sales"
                     self.world.build(unit, name, {d: [self.delivered[d]]}, passed=d not in failing)

@@ -1,4 +1,4 @@
-"""For any order of catch-up, live runs, failures, late files and rollbacks: readers end up with one pass over everything."""
+"""For any order of catch-up, live runs, drafts, failures, late files and rollbacks: readers see one pass over everything."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from backfill_assets.core.errors import ClaimedDaysError, HeldDaysError, RollbackError
 from backfill_assets.core.release import ReleaseKind
 from backfill_assets.core.unit import Unit, UnitState
-from backfill_assets.dataset.definition import CatchUp, CatchUpOrder
+from backfill_assets.dataset.definition import CatchUp, CatchUpOrder, DatasetState
 from backfill_assets.dataset.sources import Upstream
 from backfill_assets_tests.harness.examples import examples
 from backfill_assets_tests.unit.control.catching import DUE, GROUP, Shop
@@ -38,19 +38,29 @@ some_days = st.sets(some_day, max_size=2)
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """A group with a history of five days that catches up, beside everything else that happens to it."""
+    """A group with a history of five days that catches up, beside everything else that happens to it.
+
+    `totals` may begin later, and may be a draft at first.
+    """
 
     @initialize(
         order=st.sampled_from(CatchUpOrder),
         watched=st.sampled_from([1, 30]),
         back=st.integers(0, 2),
+        later=st.sampled_from([0, 0, 1, 3]),
+        draft=st.booleans(),
         heals_by_files=st.booleans(),
     )
-    def begin(self, order: CatchUpOrder, watched: int, back: int, *, heals_by_files: bool) -> None:
+    def begin(
+        self, order: CatchUpOrder, watched: int, back: int, later: int, *, draft: bool, heals_by_files: bool
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="any_order_"))
         self.shop = Shop(self.folder, CatchUp(days_per_run=MOST, order=order), watched, end=DAYS[-1])
         if back and order is CatchUpOrder.oldest:
             self.shop.says("totals", upstream={"sales": Upstream(lookback_days=back)})
+        self.begins_later(DAYS[later])
+        if draft:
+            self.shop.says("totals", state=DatasetState.draft)
         self.ledger, self.asked = self.shop.world.ledger, set[str]()
         self.heals_by_files = heals_by_files
 
@@ -61,6 +71,32 @@ class AnyOrder(RuleBasedStateMachine):
             finally:
                 self.shop.world.close()
                 shutil.rmtree(self.folder, ignore_errors=True)
+
+    def begins_later(self, start: dt.date) -> None:
+        datasets = self.shop.world.datasets
+        datasets["totals"] = datasets["totals"].with_upstream_starts({"sales": DAYS[0]})
+        self.shop.says("totals", start=start)
+        self.totals_days = DAYS[DAYS.index(start) :]
+
+    @property
+    def is_draft(self) -> bool:
+        return self.shop.loaded["totals"].dataset.is_draft
+
+    @precondition(lambda self: self.is_draft)
+    @rule(dates=some_days)
+    def draft_is_built_and_released(self, dates: Collection[dt.date]) -> None:
+        """A person builds the draft from what is published, and publishes it."""
+        days = sorted(dates & self.shop.world.content("sales").keys() & set(self.totals_days))
+        with suppress(ClaimedDaysError):
+            if days:
+                unit = self.shop.world.open_unit({"totals": days})
+                self.shop.build(unit, days)
+                self.released(unit)
+
+    @precondition(lambda self: self.is_draft)
+    @rule()
+    def draft_becomes_live(self) -> None:
+        self.shop.says("totals", state=DatasetState.live)
 
     @property
     def at_work(self) -> bool:
@@ -93,7 +129,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(date=some_day, passes=st.booleans())
     def live_run(self, date: dt.date, *, passes: bool) -> None:
         try:
-            unit = self.shop.world.open_unit({name: [date] for name in GROUP}, live=True)
+            unit = self.shop.world.open_unit(self.shop.live_targets(date), live=True)
         except (ClaimedDaysError, HeldDaysError):
             return
         self.shop.build(unit, [date], () if passes else {date})
@@ -106,7 +142,7 @@ class AnyOrder(RuleBasedStateMachine):
             if not late.waits_for and late.deliveries not in self.asked:
                 self.asked.add(late.deliveries)
                 if crashes:
-                    self.shop.world.open_unit({name: [late.day] for name in GROUP}, live=True)
+                    self.shop.world.open_unit(self.shop.live_targets(late.day), live=True)
                 else:
                     self.live_run(late.day, passes=True)
 
@@ -139,25 +175,27 @@ class AnyOrder(RuleBasedStateMachine):
         """The model or the files are corrected, holds are lifted, late files are run: what the catch-up waits for has moved."""
         if self.at_work:
             self.shop.run()
+        self.shop.says("totals", state=DatasetState.live)
         if self.heals_by_files:
             for date in DAYS:
-                if date not in self.published():
+                if date not in (self.published() if date in self.totals_days else self.shop.world.content("sales")):
                     self.shop.brings(date, self.shop.delivered[date] + 1_000)
         else:
             self.shop.corrects_its_code()
         want = {date: [self.shop.delivered[date]] for date in DAYS}
+        want_totals = {date: want[date] for date in self.totals_days}
         for _ in range(40):
             self.lift_all_holds()
             for date, amounts in self.shop.world.content("sales").items():
-                if amounts != want[date] or self.published().get(date) != amounts:
+                if amounts != want[date] or (date in want_totals and self.published().get(date) != amounts):
                     self.live_run(date, passes=True)
             self.shop.pass_time(hours=25)
             launched = self.shop.step()
             if self.at_work:
                 self.shop.run()
-            if not launched and self.published() == self.shop.world.content("sales") == want:
+            if not launched and (self.shop.world.content("sales"), self.published()) == (want, want_totals):
                 break
-        assert self.published() == self.shop.world.content("sales") == want
+        assert (self.shop.world.content("sales"), self.published()) == (want, want_totals)
         state = self.shop.state()
         assert (state.to, state.ready, state.waiting) == (DAYS[-1], (), {})
 

@@ -121,6 +121,19 @@ def test_a_plan_names_datasets_upstream_first_with_layers_code_days_and_inputs(o
     assert plan.specification == spec().hash
 
 
+def test_a_dataset_that_begins_later_is_planned_from_its_start_on(office: Office) -> None:
+    office.land(*RANGE)
+    office.change("totals", start=RANGE[6])
+    plan = office.planner.plan(spec())
+    assert plan.targets == {"sales": RANGE, "totals": RANGE[6:]}
+    assert set(plan.canaries) == {RANGE[6], RANGE[7], RANGE[9]}
+    assert f"sales, then totals (from {RANGE[6]} on)" in plan.steps[0].text
+    # Canaries are two runs of days in both; the others are two runs, one of them in two batches, of sales and one day of totals.
+    canary, rest = (step.text for step in plan.steps if step.kind in {StepKind.canary, StepKind.rest})
+    assert ["in 4 batches" in text for text in (canary, rest)] == [True, True]
+    assert plan.estimate.batches == 8
+
+
 def test_the_scope_decides_on_datasets_and_first_layer(office: Office) -> None:
     plan = office.planner.plan(spec(scope={"from": "staging", "downstream": "none"}))
     assert [(d.name, d.layers) for d in plan.datasets] == [("sales", ("staging", "shadow"))]

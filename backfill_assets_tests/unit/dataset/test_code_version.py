@@ -28,6 +28,17 @@ def test_line_ends_do_not_count_and_anything_else_does(tmp_path: Path, name: str
     assert loaded(folder).code_version != before
 
 
+def test_whether_live_runs_build_it_does_not_count(tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path)
+    before, file = loaded(folder).code_version, folder / "dataset.yaml"
+    text = file.read_text(encoding="utf-8")
+    for line in ("state: draft", "state: live # since May"):
+        file.write_text(f"{text}{line}\n", encoding="utf-8")
+        assert loaded(folder).code_version == before
+    file.write_text(text.replace("partition_column", "state: draft\npartition_column"), encoding="utf-8")
+    assert (loaded(folder).code_version, loaded(folder).dataset.is_draft) == (before, True)
+
+
 def test_files_that_are_no_code_do_not_count(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path)
     before = loaded(folder).code_version

@@ -17,6 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.campaign.state import Action, JournalEntry
+from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import LayoutError, LedgerError, PreconditionError
 from backfill_assets.core.release import ReleaseState
@@ -697,6 +698,14 @@ def test_a_materialization_that_no_release_holds_is_found(world: World) -> None:
     events.said["sales", day(8)] = "r_9999"
     assert the(world, "names no release").repair is None
     assert "2026-01-09" in the(world, "release r_9999").what
+
+
+def test_days_that_a_launch_passed_by_before_the_history_are_no_finding(world: World) -> None:
+    events = observed(world)
+    events.said["sales", DAYS[0] - ONE_DAY] = ""
+    assert the(world, "names no release")
+    world.datasets["sales"] = world.datasets["sales"].model_copy(update={"start": DAYS[0]})
+    assert clean(world)
 
 
 def test_an_unreported_rollback_is_reported_and_nothing_is_published_for_it(world: World) -> None:

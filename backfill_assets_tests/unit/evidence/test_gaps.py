@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.dataset.definition import CatchUp, Live
+from backfill_assets.dataset.definition import CatchUp, DatasetState, Live
 from backfill_assets.dataset.extracts import Extract
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.evidence.gaps import Gaps, gaps_of, newest_due
@@ -53,6 +53,29 @@ def test_a_day_whose_own_source_is_looked_back_at_waits_for_the_days_before_it(i
     inbox.says(lookback_days=1)
     assert found(inbox)[day(57)] == f"sales has no delivery for {day(56)}, which it looks back at"
     assert found(inbox)[LAST] == ""
+
+
+def test_a_member_has_gaps_from_its_own_start_on(inbox: Inbox) -> None:
+    inbox.says("totals", start=day(57))
+    gaps = Gaps(inbox.warehouse).of(("sales", "totals"))
+    assert {gap.day: gap.datasets for gap in gaps} == {
+        FIRST: ("sales",), day(56): ("sales",), day(57): ("sales", "totals"), LAST: ("sales", "totals"),
+    }  # fmt: skip
+    inbox.says("sales", start=LAST)
+    gaps = Gaps(inbox.warehouse).of(("sales", "totals"))
+    assert {gap.day: gap.datasets for gap in gaps} == {day(57): ("totals",), LAST: ("sales", "totals")}
+
+
+def test_no_day_before_the_start_is_a_gap(inbox: Inbox) -> None:
+    inbox.says(start=day(57), live=Live())
+    assert gaps_of(inbox.world.datasets["sales"], [FIRST], inbox.world.clock.now()) == (day(57), LAST)
+
+
+def test_nothing_of_a_draft_is_due(inbox: Inbox) -> None:
+    inbox.says(state=DatasetState.draft)
+    assert gaps_of(inbox.world.datasets["sales"], [FIRST], inbox.world.clock.now()) == ()
+    inbox.says(state=DatasetState.live)
+    assert gaps_of(inbox.world.datasets["sales"], [FIRST], inbox.world.clock.now()) == (day(56), day(57), LAST)
 
 
 def test_days_that_may_be_empty_and_days_that_are_extracted_wait_for_no_delivery(inbox: Inbox) -> None:

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from backfill_assets.core.errors import EvidenceError, UnitError
 from backfill_assets.core.unit import Hold
-from backfill_assets.evidence.relaunches import LeftOut, Refresh, Relaunch, Relaunches
+from backfill_assets.dataset.definition import DatasetState
+from backfill_assets.evidence.basis import PUBLISHED
+from backfill_assets.evidence.relaunches import LeftOut, Refresh, Relaunch, Relaunches, UpstreamPlaces
 from backfill_assets.evidence.stale import StaleCause, StaleDays
 from backfill_assets_tests.harness.tables import day
 from backfill_assets_tests.harness.world import World
@@ -69,6 +72,20 @@ def test_days_that_a_dataset_of_the_unit_does_not_have_are_launched_without_it(c
     assert plans == (Relaunch(("zones",), (D1,)), Relaunch(("zones", "sales"), (D2,)), Relaunch(("sales",), (D3,)))
 
 
+def _says(world: World, name: str, **what: object) -> None:
+    world.datasets[name] = world.datasets[name].model_copy(update=what)
+
+
+def test_a_unit_whose_datasets_begin_on_different_days_is_one_launch(chain: World) -> None:
+    _says(chain, "areas", start=D3)
+    unit = chain.open_unit({"zones": (D1, D2, D3), "sales": (D1, D2, D3), "areas": (D3,)})
+    missing = {(name, day) for name, days in unit.targets.items() for day in days}
+    assert _plans(chain).of_unit(unit, missing) == (Relaunch(NAMES, (D1, D2, D3)),)
+    _says(chain, "areas", start=D4)
+    with pytest.raises(UnitError, match=f"holds areas {D3}, and its history begins on {D4} now; restore `start`"):
+        _plans(chain).of_unit(unit, missing)
+
+
 def left_behind(name: str, *days: dt.date) -> StaleDays:
     return StaleDays(name, dict.fromkeys(days, frozenset({StaleCause.upstream})))
 
@@ -87,6 +104,21 @@ def test_stale_days_take_the_published_days_downstream_along_and_no_others(chain
         Relaunch(("sales", "areas"), (D1,)),
         Relaunch(("sales",), (D2, D3)),
     )
+    _says(chain, "areas", state=DatasetState.draft)
+    assert _plans(chain).of_stale(behind).launches == (Relaunch(("sales",), (D1, D2, D3)),)
+    both = (*behind, left_behind("areas", D4))
+    assert _plans(chain).of_stale(both).launches == (Relaunch(("areas",), (D4,)), Relaunch(("sales",), (D1, D2, D3)))
+
+
+def test_days_of_an_upstream_that_its_start_hides_are_not_left_out_in_silence(chain: World) -> None:
+    _published(chain, "zones", D1, D2)
+    places = UpstreamPlaces(chain.warehouse())
+    assert [of.places for of in places.of(None, "sales", (D2,))] == [{PUBLISHED: (D2,)}]
+    _says(chain, "zones", start=D4)
+    for day_ in (D2, D3):
+        with pytest.raises(EvidenceError, match=f"zones has published days from {D1} on, and its `start` is {D4}"):
+            UpstreamPlaces(chain.warehouse()).of(None, "sales", (day_,))
+    UpstreamPlaces(chain.warehouse()).of(None, "sales", (D4,))
 
 
 def test_each_stale_dataset_is_launched_over_its_own_days(chain: World) -> None:

@@ -81,7 +81,7 @@ def judged(root: Path) -> Catalog:
         assert EARLIEST <= dataset.start <= (dataset.end or dataset.start) <= LATEST
         assert hidden_in(dataset.model_dump_json()) is None
         # What Dagster and the pipeline derive from the first and the last day.
-        partitions_of(dataset)
+        partitions_of(dataset, catalog)
         for day in (dataset.start, dataset.end or dataset.start):
             dataset.with_lookback((day,))
             dataset.delivery_days((day,))

@@ -73,6 +73,15 @@ class House:
         (home / "fact.sql").write_text("SELECT id, day, amount FROM staging")
         (home / "staging.sql").write_text("SELECT id, day, amount, _lineage FROM raw")
 
+    def rewrite(self, name: str, old: str, new: str) -> None:
+        """Change the dataset.yaml of a dataset, and open the application again."""
+        file = self.world.folder / "datasets" / name / "dataset.yaml"
+        text = file.read_text(encoding="utf-8")
+        assert old in text
+        file.write_text(text.replace(old, new), encoding="utf-8")
+        self.application = Application.from_env()
+        self.application.catalog.require_all()
+
     def unit(self, data: Mapping[dt.date, Sequence[int]], names: Sequence[str] = BOTH) -> Unit:
         """An open unit with passing evidence for everything."""
         unit = self.world.open_unit(dict.fromkeys(names, tuple(data)))

@@ -167,6 +167,32 @@ def test_a_run_of_several_datasets_is_one_backfill_upstream_first(
     assert dagster.asked() == [([*ALL, *TOTALS], [str(D1), str(D2)])]
 
 
+def test_each_dataset_of_a_run_takes_part_from_its_own_start_on(house: House, dagster: Dagster) -> None:
+    house.rewrite("totals", "start: 2026-01-01", f"start: {D2}")
+    said = _run("run", "sales", RANGE, "--downstream")
+    assert dagster.asked() == [([*ALL, *TOTALS], [str(D1), str(D2)])]
+    assert f"totals: from {D2} on, where its history begins" in said
+    _run("run", "sales", str(D1), "--downstream")
+    assert dagster.asked()[1:] == [(ALL, [str(D1)])]
+    for words in (("totals", RANGE), ("sales", "totals", str(D1)), ("sales", "totals", "2025-12-31..2026-01-05")):
+        with pytest.raises(InvalidDayError, match="is outside the history of"):
+            _run("run", *words)
+    assert len(dagster.taken) == 2
+
+
+def test_a_draft_is_launched_by_its_name_and_not_published(house: House, dagster: Dagster) -> None:
+    house.rewrite("totals", "publication: auto", "publication: auto\nstate: draft")
+    _run("run", "sales", RANGE, "--downstream")
+    _run("run", "totals", RANGE)
+    said = _run("run", "sales", "totals", RANGE)
+    days = [str(D1), str(D2)]
+    assert dagster.asked() == [(ALL, days), (["totals/shadow"], days), ([*ALL[:3], "totals/shadow"], days)]
+    assert "totals: a draft, so the runs publish nothing; look at the unit, then: backfill publish" in said
+    unit = house.world.open_unit({"sales": [D1], "totals": [D1]})
+    _run("resume", unit.id)
+    assert dagster.asked()[3:] == [([*ALL[:3], "totals/shadow"], [str(D1)])]
+
+
 def test_a_run_of_one_layer_launches_that_layer_alone(house: House, dagster: Dagster) -> None:
     _run("run", "sales", str(D1), "--only", "shadow")
     assert dagster.asked() == [(["sales/shadow"], [str(D1)])]
@@ -288,7 +314,7 @@ def test_datasets_of_two_release_groups_are_one_backfill_with_one_expected_chang
 
 def test_datasets_whose_partitions_differ_are_not_launched_together(house: House, dagster: Dagster) -> None:
     house.settle("tills", start="2025-12-01")
-    with pytest.raises(ArgumentError, match="differ in start, end, end_offset or time_zone"):
+    with pytest.raises(ArgumentError, match="differ in the start of their release group, end, end_offset or time_zone"):
         _run("run", "sales", "tills", RANGE)
     assert dagster.taken == []
 

@@ -99,6 +99,29 @@ def test_a_release_group_has_one_live_job_with_all_its_assets(application: Appli
     assert int(job.tags["dagster/priority"]) > 0
 
 
+def test_a_draft_has_no_part_in_live_runs(tmp_path: Path, application: Application) -> None:
+    file = tmp_path / "datasets" / "ride_totals" / "dataset.yaml"
+    file.write_text(f"{file.read_text(encoding='utf-8')}state: draft\n", encoding="utf-8")
+    definitions = definitions_of(Application(application.settings))
+    job = definitions.resolve_job_def("live_rides")
+    assert {key.path[0] for key in job.asset_layer.selected_asset_keys} == {"rides"}
+    assert dg.AssetKey(["ride_totals", "shadow"]) in definitions.resolve_all_asset_keys()
+
+
+def test_all_members_of_a_group_have_the_partitions_of_the_one_that_begins_first(
+    tmp_path: Path, application: Application
+) -> None:
+    file = tmp_path / "datasets" / "ride_totals" / "dataset.yaml"
+    file.write_text(file.read_text(encoding="utf-8").replace("2024-01-01", "2024-01-05"), encoding="utf-8")
+    fresh = Application(application.settings)
+    for asset in definitions_of(fresh).assets or ():
+        for spec in asset.specs if isinstance(asset, dg.AssetsDefinition) else ():
+            assert spec.partitions_def is not None
+            assert spec.partitions_def.get_first_partition_key() == "2024-01-01"
+    begin = _tick(fresh, dt.datetime(2024, 1, 2, 9, 30, tzinfo=dt.UTC))
+    assert [request.partition_key for request in begin.run_requests or []] == ["2024-01-01"]
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("local", ["2024-03-10T04:30", "2024-03-11T04:30", "2024-11-04T04:30"])
 def test_the_schedule_takes_yesterday_in_the_datasets_time_zone(

@@ -36,6 +36,32 @@ def test_published_alone_is_refused_where_it_leaves_out_days_of_the_unit(house: 
     assert house.world.content("sales") == {}
 
 
+def test_days_before_a_dataset_begins_are_passed_by(house: House) -> None:
+    house.rewrite("totals", "start: 2026-01-01", f"start: {D2}")
+    unit = house.unit({D1: [1]}, names=("sales",))
+    assert materialize(house, "totals/shadow") == ""
+    assert materialize(house, "sales/published", "totals/published") == ""
+    assert house.world.ledger.unit(unit.id).state is UnitState.published
+    assert (house.world.content("sales"), house.world.content("totals")) == ({D1: [1]}, {})
+    assert len(house.world.ledger.units()) == 1
+
+
+def test_no_run_releases_a_draft(house: House) -> None:
+    house.rewrite("totals", "publication: auto", "publication: auto\nstate: draft")
+    layers = [f"sales/{layer}" for layer in ("raw", "staging", "shadow", "published")]
+    refused = materialize(house, *layers, "totals/shadow")
+    assert "this launch would release totals as well, which only `backfill publish` does for a draft" in refused
+    assert house.world.ledger.units() == ()
+
+
+def test_no_run_releases_a_draft_in_the_unit_that_it_joins(house: House) -> None:
+    house.rewrite("totals", "publication: auto", "publication: auto\nstate: draft")
+    unit = house.unit({D1: [1]})
+    layers = [f"sales/{layer}" for layer in ("raw", "staging", "shadow", "published")]
+    assert "this launch would release totals as well" in materialize(house, *layers)
+    assert (house.world.ledger.unit(unit.id).state, house.world.content("totals")) == (UnitState.open, {})
+
+
 def test_the_hint_what_to_materialize_names_the_layers_of_the_dataset(house: House) -> None:
     assert "Materialize shadow and published of totals for them together" in materialize(house, "totals/published")
     said = materialize(house, "sales/published")

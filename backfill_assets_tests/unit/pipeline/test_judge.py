@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import pytest
 
+from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.evidence import Severity
 from backfill_assets.core.expected_change import Contract, parse_contract
 from backfill_assets.core.measured import (
@@ -141,6 +142,21 @@ def test_a_day_that_is_built_from_others_has_rows_where_each_that_must_have_some
     assert verdict("not_empty", measured, built).passed is passed
     optional = dataset(source=None, references={}, checks={}, upstream={n: {"on_missing": "pass"} for n in of})
     assert verdict("not_empty", measured, optional).passed is not (orders and days_off)
+
+
+def test_nothing_is_asked_of_an_upstream_whose_history_has_not_begun() -> None:
+    of = {"orders": {"on_missing": "fail"}, "days_off": {"on_missing": "fail"}}
+    built = dataset(source=None, references={}, checks={}, upstream=of)
+    later = built.with_upstream_starts({"orders": GOOD.day + ONE_DAY, "days_off": GOOD.day})
+    measured = replace(GOOD, upstream=UpstreamState({"days_off": 5}))
+    assert not verdict("upstream_present", measured, built).passed
+    assert (
+        verdict("upstream_present", measured, later).found
+        == "5 of days_off, none of orders, whose history begins later"
+    )
+    assert verdict("upstream_present", measured, later).passed
+    assert not verdict("not_empty", replace(EMPTIED, upstream=UpstreamState({"days_off": 5})), later).passed
+    assert not verdict("upstream_present", replace(GOOD, upstream=UpstreamState({"orders": 5})), later).passed
 
 
 def test_a_day_is_checked_for_the_days_that_it_looks_back_at() -> None:

@@ -38,7 +38,7 @@ from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.pipeline.deliveries import DeliveryCommands
 from backfill_assets.pipeline.stage import vacuum_staging
 from backfill_assets.pipeline.tables import SparkFingerprints
-from backfill_assets.pipeline.views import SparkConsumers, SparkPreviews, ensure_views
+from backfill_assets.pipeline.views import SparkConsumers, SparkPreviews, SparkSandboxes, ensure_views
 from backfill_assets.proof.certificate import Prover
 from backfill_assets.proof.history_diff import HistoryDiffs
 from backfill_assets.proof.recompute import SparkRecomputations
@@ -265,6 +265,11 @@ class Application:
     def preview(self) -> Preview:
         """Shows datasets as they would be after a release."""
         return Preview(self.ledger, SparkPreviews(self.session, self.datasets, self.layout))
+
+    @cached_property
+    def sandboxes(self) -> SparkSandboxes:
+        """Copies published days for people who try a model on them."""
+        return SparkSandboxes(self.session, self.datasets, self.layout)
 
     @cached_property
     def rollback(self) -> Rollback:

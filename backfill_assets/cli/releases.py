@@ -11,9 +11,10 @@ from backfill_assets.application import Application
 from backfill_assets.cli.campaigns import say_release
 from backfill_assets.cli.output import DryRun, Json, as_json, campaign_of, finish, opened_shell, say, table
 from backfill_assets.control.approve import needs_approval
-from backfill_assets.core.days import format_days
-from backfill_assets.core.errors import CampaignError, EvidenceError
+from backfill_assets.core.days import format_days, parse_days
+from backfill_assets.core.errors import ArgumentError, CampaignError, EvidenceError, InvalidDayError
 from backfill_assets.core.release import restorable_until
+from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord
 
 
@@ -99,6 +100,44 @@ def _row(application: Application, record: ReleaseRecord) -> dict[str, object]:
         "restorable_until": f"{until:%Y-%m-%d}" if until and manifest.kind.value == "publish" else "-",
         "unit": manifest.unit,
     }  # fmt: skip
+
+
+def sandbox(
+    dataset: Annotated[str, typer.Argument(help="A dataset; without it, all sandboxes are listed.")] = "",
+    days: Annotated[str, typer.Argument(help="Published days of it, such as 2024-03-01..2024-03-07.")] = "",
+    name: Annotated[str, typer.Argument(help="What the copy is called.")] = "",
+    drop: Annotated[str, typer.Option(metavar="NAME", help="Remove this sandbox.")] = "",
+) -> None:
+    """Copy some published days into the table sandbox.NAME, to try a model on them; changes there reach nobody else.
+
+    backfill sandbox flights 2013-03-01..2013-03-07 trial
+    """
+    application = Application.from_env()
+    if drop:
+        application.sandboxes.drop(drop)
+        say(f"dropped: sandbox.{drop}")
+        return
+    if not dataset:
+        table(("sandbox", "copied from"), sorted(application.sandboxes.listed().items()))
+        return
+    if not days or not name:
+        raise ArgumentError(f"name the days of {dataset} and the copy, such as: backfill sandbox {dataset} DAYS trial")
+    asked, published = parse_days(days), application.tables[application.dataset(dataset).name]
+    application.dataset(dataset).check_days(asked)
+    version = published.version()
+    held = {day for day, files in (published.at(version) if version >= 0 else {}).items() if files}
+    copied = tuple(day for day in asked if day in held)
+    if not copied:
+        raise InvalidDayError(
+            f"{dataset} {format_days(asked, most=3)}: no row of these days is published, so there is nothing to copy"
+        )
+    now, who = application.clock.now(), application.identity.name()
+    about = f"{dataset} {format_days(copied, most=3)}, version {version}, on {now:%Y-%m-%d} by {who}"
+    rows = application.sandboxes.copy(dataset, copied, version, name, about)
+    say(f"sandbox.{name}: {number_of(rows, 'row')} of {number_of(len(copied), 'day')} of {dataset}, version {version}")
+    if empty := [day for day in asked if day not in held]:
+        say(f"  not published, or without rows: {format_days(empty, most=3)}")
+    say(f'  try it: backfill sql "SELECT * FROM sandbox.{name} LIMIT 10"; remove it: backfill sandbox --drop {name}')
 
 
 def path(

@@ -1,16 +1,16 @@
-"""Views of published tables, previews, and the queries of consumers, in Spark."""
+"""Views of published tables, previews, sandboxes, and the queries of consumers, in Spark."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from backfill_assets.core.errors import DatasetError
+from backfill_assets.core.errors import DatasetError, LayoutError
 from backfill_assets.core.measured import Figures
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.dataset.loaded import LoadedDataset
@@ -23,18 +23,23 @@ from backfill_assets.pipeline.tables import (
     is_numeric,
     literal,
     quoted,
+    read_days,
     read_table,
     renamed,
     spark_type,
     with_declared_columns,
 )
-from backfill_assets.storage.layout import Layout
-from backfill_assets.storage.location import Location
+from backfill_assets.storage.layout import ORIGIN, Layout
+from backfill_assets.storage.location import Location, parents_up_to, remove_all
 
 DATABASE: Final = "published"
 """The database in Spark's catalog that holds the published views."""
 PREVIEW: Final = "preview"
 """The database that holds the previews: views of datasets as they will be after a release."""
+
+
+SANDBOX: Final = "sandbox"
+"""The database that holds the sandboxes: copies of published days that their users may change."""
 
 
 def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout: Layout) -> None:
@@ -54,6 +59,21 @@ def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout:
         there = read_table(spark, path).columns
         columns = ", ".join(quoted(name) for name in loaded.dataset.columns if name in there)
         _ensure(spark, loaded.name, f"SELECT {columns} FROM delta.{quoted(path.for_spark)}")
+    _ensure_sandboxes(spark, layout)
+
+
+def _ensure_sandboxes(spark: SparkSession, layout: Layout) -> None:
+    """Give every sandbox its name in the catalog, and take those away whose folder is gone."""
+    there = {place.name: place for place in layout.sandboxes() if is_table(place)}
+    if not there and not spark.catalog.databaseExists(SANDBOX):
+        return
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(SANDBOX)}")
+    known = {row.tableName for row in spark.sql(f"SHOW TABLES IN {quoted(SANDBOX)}").collect()}
+    for name in sorted(known - there.keys()):
+        spark.sql(f"DROP TABLE IF EXISTS {quoted(SANDBOX)}.{quoted(name)}")
+    for name in sorted(there.keys() - known):
+        place = literal(there[name].for_spark)
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {quoted(SANDBOX)}.{quoted(name)} USING delta LOCATION {place}")
 
 
 def _ensure(spark: SparkSession, name: str, query: str) -> None:
@@ -127,6 +147,49 @@ def _columns(loaded: LoadedDataset, there: Sequence[str]) -> str:
         quoted(name) if name in there else f"CAST(NULL AS {spark_type(column.type).simpleString()}) AS {quoted(name)}"
         for name, column in loaded.dataset.columns.items()
     )
+
+
+class SparkSandboxes(OnSpark):
+    """Copies of published days, for people who try a model on them: tables of their own, apart from all layers."""
+
+    def copy(self, dataset: str, days: Collection[dt.date], version: int, name: str, about: str) -> int:
+        """Copy these days of a version of the published table into a new sandbox; returns the number of rows.
+
+        Raises:
+            LayoutError: there is a sandbox of that name.
+        """
+        loaded, place = self.datasets[dataset], self.layout.sandbox_path(name)
+        if is_table(place):
+            raise LayoutError(
+                f"sandbox {name!r} is there already; choose another name, or: backfill sandbox --drop {name}"
+            )
+        partition = loaded.dataset.partition_column
+        # Noted first: a copy without a note would never be listed, nor dropped.
+        (place / ORIGIN).write(about)
+        with self.opened(f"sandbox {name}") as spark:
+            rows = read_days(spark, self.layout.published_path(dataset), partition, days, version)
+            business = with_declared_columns(rows, loaded.dataset).select(*loaded.dataset.columns)
+            business.write.format("delta").partitionBy(partition).mode("error").save(place.for_spark)
+            _ensure_sandboxes(spark, self.layout)
+            return read_table(spark, place).count()
+
+    def listed(self) -> Mapping[str, str]:
+        """The sandboxes, and what each was copied from."""
+        return {place.name: (place / ORIGIN).text() for place in self.layout.sandboxes()}
+
+    def drop(self, name: str) -> None:
+        """Remove a sandbox with all its files.
+
+        Raises:
+            LayoutError: there is none of that name.
+        """
+        place = self.layout.sandbox_path(name)
+        if name not in self.listed():
+            raise LayoutError(f"there is no sandbox {name!r}; see: backfill sandbox")
+        files = [place / one.path for one in place.files(place, links=True) if one.path != ORIGIN]
+        remove_all(place, files, {folder for file in files for folder in parents_up_to(file, place)} - {place})
+        # Last: what a crash leaves is still listed.
+        remove_all(place, [place / ORIGIN], [place])
 
 
 class SparkConsumers(OnSpark):

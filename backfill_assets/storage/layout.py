@@ -28,6 +28,10 @@ OWNER: Final = "_backfill_assets.json"
 """File in the folder of an adopted table that says whose it is."""
 RELEASES: Final = "_releases"
 """Folder of a published table for the manifests of its releases."""
+SANDBOXES: Final = "sandbox"
+"""Folder of the warehouse for copies that their users may change."""
+ORIGIN: Final = "_origin.txt"
+"""File in the folder of a sandbox that says what it was copied from."""
 SET_ASIDE = "_set_aside"
 """Folder of the warehouse for damaged commits."""
 _SHOWN = 200
@@ -121,6 +125,19 @@ class Layout:
     def preview_notes(self) -> tuple[Location, ...]:
         """The notes of all previews; each file is named like its dataset."""
         return tuple(sorted((self.warehouse / "_previews").fitting("[!.]*")))
+
+    def sandbox_path(self, name: str) -> Location:
+        """Folder of the sandbox of that name.
+
+        Raises:
+            InvalidNameError: it is not a safe name.
+            LayoutError: the folder is a link that leads out of the warehouse.
+        """
+        return self.warehouse.below(f"{SANDBOXES}/{checked_name(name, 'sandbox')}")
+
+    def sandboxes(self) -> tuple[Location, ...]:
+        """The folders of all sandboxes."""
+        return tuple(sorted(note.parent for note in (self.warehouse / SANDBOXES).fitting(f"*/{ORIGIN}")))
 
     def source(self, relative: str) -> Location:
         """A file or a table below the sources folder.

@@ -79,6 +79,26 @@ def test_a_new_table_is_prepared_as_a_draft_and_then_taken_over(shop: Shop) -> N
     assert shop.sees("seen", "day, n") == [[D2, "2"], [D3, "2"], [D4, "2"]]
 
 
+def test_a_copy_of_published_days_is_changed_and_nobody_else_sees_it(shop: Shop) -> None:
+    succeeds(launch(shop, "group:sales", D1, D3))
+    refuses(shop.run("backfill", "sandbox", "sales", D4, "trial"), "no row of these days is published")
+    said = succeeds(shop.run("backfill", "sandbox", "sales", f"{D2}..{D4}", "trial"))
+    assert "sandbox.trial: 2 rows of 2 days of sales, version" in said
+    assert f"not published, or without rows: {D4}" in said
+    refuses(shop.run("backfill", "sandbox", "sales", D1, "trial"), "sandbox 'trial' is there already")
+    succeeds(shop.run("backfill", "sql", "UPDATE sandbox.trial SET id = 7"))
+    seen = succeeds(shop.run("backfill", "sql", "SELECT day, id FROM sandbox.trial ORDER BY day"))
+    assert re.findall(r"(\S+) │ 7", seen) == [D2, D3]
+    assert shop.sees("sales") == [[D1, "1"], [D2, "1"], [D3, "1"]]
+    assert "sandbox" not in succeeds(shop.run("backfill", "doctor"))
+    assert re.search(rf"trial +│ sales {D2}\.\.{D3}, version", succeeds(shop.run("backfill", "sandbox")))
+    succeeds(shop.run("backfill", "sandbox", "--drop", "trial"))
+    refuses(shop.run("backfill", "sandbox", "--drop", "trial"), "there is no sandbox 'trial'")
+    refuses(shop.run("backfill", "sql", "SELECT * FROM sandbox.trial"), "TABLE_OR_VIEW_NOT_FOUND")
+    assert list((shop.root / "warehouse" / "sandbox").iterdir()) == []
+    succeeds(shop.run("backfill", "sandbox", "sales", D1, "trial"))
+
+
 def test_a_launch_of_all_takes_each_dataset_from_its_own_start_on(shop: Shop) -> None:
     describe_seen(shop, D3)
     succeeds(launch(shop, "group:sales or group:seen", D1, D3))

@@ -139,11 +139,11 @@ class Relaunches(OnWarehouse):
         Raises:
             UnitError: it holds days before the `start` of a dataset, which has changed.
         """
-        for name, own in unit.targets.items():
-            start = self.definitions[name].start if name in self.definitions else min(own)
-            if before := [day for day in own if day < start]:
+        starts = {name: self.definitions[name].start for name in unit.targets if name in self.definitions}
+        for name, start in starts.items():
+            if lost := [day for day in unit.targets[name] if day < start]:
                 raise UnitError(
-                    f"unit {unit.id} holds {name} {format_days(before, most=3)}, and its history begins on {start} now; restore "
+                    f"unit {unit.id} holds {name} {format_days(lost, most=3)}, and its history begins on {start} now; restore "
                     f"`start` in its dataset.yaml, or give the unit up: backfill discard {unit.handle}"
                 )
         need: _Need = {}
@@ -156,7 +156,7 @@ class Relaunches(OnWarehouse):
                     need.setdefault(name, set()).update(behind)
         days = set().union(*need.values())
         # Steps pass the days before a start by; a launch of their own would end before the unit is complete.
-        before = {name: {day for day in days if day < self.definitions[name].start} for name in need}
+        before = {name: {day for day in days if name in starts and day < starts[name]} for name in need}
         return self._rectangles({name: before[name] | (days & set(unit.targets[name])) for name in need})
 
     def of_stale(self, stale: Iterable[StaleDays]) -> Refresh:

@@ -25,7 +25,7 @@ from backfill_assets.cli.output import (
     shell_of,
     table,
 )
-from backfill_assets.cli.stale import say_kept
+from backfill_assets.cli.stale import say_kept, words_as_json
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import CampaignError
 from backfill_assets.core.text import number_of
@@ -189,13 +189,14 @@ def history(
     """Show who changed the days of a dataset, when and why, with the old and new figures."""
     application = Application.from_env()
     application.dataset(dataset)
-    changes = application.history.of(dataset, None if day is None else [chosen_day(day)])
+    days = None if day is None else [chosen_day(day)]
+    changes, kept = application.history.of(dataset, days), application.ledger.kept_days(dataset, days)
     if json:
-        as_json(changes)
+        as_json({"changes": changes, "kept": [words_as_json(one) for one in kept]})
         return
     columns = ("day", "release", "kind", "by", "approved by", "at (UTC)", "rows", "measures", "why")
     table(columns, [_change(change) for change in changes])
-    say_kept(application.ledger.kept_days(dataset, None if day is None else [chosen_day(day)]))
+    say_kept(kept)
 
 
 def unit_of(application: Application, name: str) -> str:

@@ -187,6 +187,9 @@ def _say_next(application: Application, stale: StaleDays, days: Sequence[date]) 
     looks = StaleCause.source in causes and application.dataset(name).lands_files
     see = f"; see: backfill deliveries {name}" if looks else ""
     say(f"{name} {format_days(days, most=3)}: bring up to date: backfill refresh {name}{because}{see}")
+    if OF_CODE.issuperset(causes):
+        word = f"backfill keep {name} DAYS --because {','.join(causes)} --reason …"
+        say(f"{name}: if these rows are right as they are: backfill stale {name} --sample 12, then: {word}")
     if len(days) > application.dataset(name).chunk_days and len(day_range(days[0], days[-1])) == len(days):
         draft = f"backfill new --dataset {name} --start {days[0]} --end {days[-1]}"
         say(
@@ -203,12 +206,14 @@ def stale_as_json(found: StaleDays) -> dict[str, object]:
         "files": found.paths,
         "gone": found.gone,
         "unknown": found.unknown,
-        "kept": [
-            {"day": day, "causes": one.causes, "by": one.by, "at": one.at, "reason": one.reason}
-            for day, one in found.kept.items()
-        ],
+        "kept": [words_as_json(one) for one in found.kept.values()],
         "problems": found.problems,
     }
+
+
+def words_as_json(one: KeptDay) -> dict[str, object]:
+    """Somebody's word about a day as `--json` prints it; without causes, it takes back what was said before."""
+    return {"day": one.day, "causes": one.causes, "by": one.by, "at": one.at, "reason": one.reason}
 
 
 def say_left_out(found: Iterable[LeftOut], what: str) -> None:

@@ -94,9 +94,10 @@ def _refusal(day: dt.date, found: StaleDays, behind: Behind, among: Collection[S
         return "not stale"
     if others := causes - frozenset(among):
         return f"stale because of {in_words(sorted(others))} as well"
-    golden = {name for name in behind.references if name.startswith(GOLDEN)}
-    then = content.references or {}
-    if any(then.get(name) != behind.references[name] for name in golden):
+    then, golden = content.references or {}, [name for name in behind.references if name.startswith(GOLDEN)]
+    if fresh := [name.removeprefix(GOLDEN) for name in golden if name not in then]:
+        return f"it was never compared with golden source {fresh[0]}"
+    if any(then[name] != behind.references[name] for name in golden):
         return "stale because a golden source changed, which is data"
     return ""
 

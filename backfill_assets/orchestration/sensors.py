@@ -173,11 +173,14 @@ def stale_history(application: Application) -> dg.SensorDefinition:
             for problem in one.problems:
                 context.log.warning(f"{one.dataset} could not be compared: {problem}")
         stale = [one for one in found if one.days]
+        over = [
+            one for one in found if not one.days and not one.problems and _shows_stale(context.instance, one.dataset)
+        ]
         said = [f"stale: {one.dataset} {format_days(one.days)}" for one in stale]
         said += [f"{one.dataset} could not be compared" for one in found if one.problems]
         said += [f"not looked at, or less than {_LOOKED} ago: {', '.join(passed)}"] if passed else []
         return dg.SensorResult(
-            asset_events=[_observed(one) for one in stale],
+            asset_events=[_observed(one) for one in (*stale, *over)],
             cursor=f"{today} {done}",
             skip_reason=dg.SkipReason("; ".join(said) or f"data made nothing stale, up to dataset {done}"),
         )
@@ -189,11 +192,24 @@ def _observed(stale: StaleDays) -> dg.AssetObservation:
     causes = {f"stale because of {cause}": format_days(days) for cause, days in stale.by_cause.items()}
     text = f"{number_of(len(stale.days), 'published day')} would come out differently today, or might, because data changed"
     following = {"next": f"backfill refresh {stale.dataset}", "files not landed": ", ".join(stale.paths[:_MOST_FILES])}
+    told = {name: value for name, value in {**causes, **following}.items() if value} if stale.days else {}
     return dg.AssetObservation(
         asset_key(Layer.published, stale.dataset),
-        description=text,
-        metadata={name: value for name, value in {**causes, **following}.items() if value},
+        description=text if stale.days else "no published day is stale any more because data changed",
+        metadata={_STALE: len(stale.days), **told},
     )
+
+
+def _shows_stale(instance: dg.DagsterInstance, name: str) -> bool:
+    """Whether the newest observation of a published table is one of ours, of stale days."""
+    newest = instance.fetch_observations(asset_key(Layer.published, name), limit=1).records
+    seen = newest[0].asset_observation if newest else None
+    count = seen.metadata.get(_STALE) if seen is not None else None
+    return count is not None and bool(count.value)
+
+
+_STALE = "stale_days"
+"""Metadata key of an observation: how many published days are stale because of data; Dagster draws it over time."""
 
 
 _LOOKED = dt.timedelta(hours=12)

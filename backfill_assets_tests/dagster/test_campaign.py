@@ -110,7 +110,7 @@ def test_a_campaign_from_plan_to_sign_off(published: Lab) -> None:
     assert amounts(lab, DATASET, DAYS) == dict.fromkeys(DAYS, 22)
 
     changes = json.loads(backfill(lab, "history", DATASET, "--day", str(DAYS[0]), "--json"))
-    assert [change["kind"] for change in changes] == ["publish", "rollback", "publish", "publish"]
+    assert [change["kind"] for change in changes["changes"]] == ["publish", "rollback", "publish", "publish"]
     backfill(lab, "sign-off", ID, "--reason", "totals agree")
     assert "can be rolled back until" in backfill(lab, "cleanup", ID, refused=True)
     assert status(lab)["state"] == "closed"

@@ -362,6 +362,8 @@ def test_days_that_somebody_keeps_are_stale_no_more_until_the_code_changes_again
         found = run(*command)
         assert said in found
         assert "UTC: a join is written in another way" in found
+    kept = json.loads(run("history", "sales", "--json"))["kept"]
+    assert [(one["day"], one["causes"]) for one in kept] == [(str(D2), ["code"]), (str(D1), ["code"])]
     (shown,) = json.loads(run("stale", "sales", "--json"))
     assert [(one["day"], one["causes"]) for one in shown["kept"]] == [(str(D1), ["code"]), (str(D2), ["code"])]
     # A comment changes nothing; another model is judged anew; with the model of before, the word counts again.
@@ -433,6 +435,11 @@ def test_a_golden_source_that_changed_is_data_although_it_is_a_check(house: Hous
     with pytest.raises(
         ArgumentError, match=r"no day can be kept; .*stale because a golden source changed, which is data"
     ):
+        keep(because="checks")
+    golden.write_text(f"{D1},1\n", encoding="utf-8")
+    new = f"golden: {{paid: {{file: {file}, key: [day], columns: {{amount: {{}}}}}}, booked:"
+    edit(house, "dataset.yaml", "golden: {booked:", new)
+    with pytest.raises(ArgumentError, match=r"no day can be kept; .*it was never compared with golden source paid"):
         keep(because="checks")
 
 

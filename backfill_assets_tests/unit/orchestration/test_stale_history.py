@@ -61,10 +61,27 @@ def test_it_looks_once_a_day_and_records_what_data_made_stale_however_old_it_is(
         "2 published days would come out differently today, or might, because data changed"
     )
     assert {name: one.value for name, one in observation.metadata.items()} == {
+        "stale_days": 2,
         "stale because of source": f"{D1}..{D2}",
         "next": "backfill refresh sales",
         "files not landed": f"x/{D1}.csv, x/{D2}.csv",
     }
+    assert looks.look()[1] == []
+
+
+def test_it_records_once_that_nothing_is_stale_any_more(house: House, looks: Looks) -> None:
+    corrected(house, D1)
+    (observation,) = looks.look()[1]
+    looks.instance.report_runless_asset_event(observation)
+    for date in (D1,):
+        Path(house.world.folder / "sources" / "x" / f"{date}.csv").unlink()
+    house.world.clock.advance(dt.timedelta(days=1))
+    said, (over,) = looks.look()
+    assert said == "data made nothing stale, up to dataset totals"
+    assert over.description == "no published day is stale any more because data changed"
+    assert {name: one.value for name, one in over.metadata.items()} == {"stale_days": 0}
+    looks.instance.report_runless_asset_event(over)
+    house.world.clock.advance(dt.timedelta(days=1))
     assert looks.look()[1] == []
 
 

@@ -338,14 +338,16 @@ def _launch(
 
     unit = about.tags.get(UNIT_TAG, "")
     built = {*plan.datasets, *(application.ledger.unit(unit).targets if unit else ())} & application.datasets.keys()
-    drafts = [name for name in sorted(built) if application.dataset(name).is_draft]
     layers = {
         name: _chosen(application.dataset(name), application.dataset(name).launched_layers, only)
         for name in plan.datasets
     }
-    if drafts and only is None:
-        layers = {name: [one for one in own if one is not Layer.published] for name, own in layers.items()}
-        say(f"{in_words(drafts)}: a draft, so the runs publish nothing; look at the unit, then: backfill publish")
+    for group in application.catalog.groups if only is None else ():
+        if drafts := [name for name in group if name in built and application.dataset(name).is_draft]:
+            # What is built together is released together, and only a person releases a draft.
+            for name in layers.keys() & set(group):
+                layers[name] = [one for one in layers[name] if one is not Layer.published]
+            say(f"{in_words(drafts)}: a draft, so the runs publish nothing; when they are done: backfill status UNIT")
     request = BackfillRequest(layers, plan.days, shortened(about.title, _TITLE), about.description, about.tags)
     where = f" in unit {unit}" if unit else ""
     what = f"{', '.join(plan.datasets)} {format_days(plan.days)}{where}"

@@ -44,6 +44,9 @@ from backfill_assets.dataset.yaml import (
     validation_problems,
 )
 
+_STATE = re.compile(rb"^state:[ \t]*(?:draft|live)[ \t]*(?:#[^\n]*)?(?:\n|\Z)", re.MULTILINE)
+"""The line of dataset.yaml that is no code."""
+
 
 def linked(datasets: Mapping[str, LoadedDataset]) -> tuple[dict[str, LoadedDataset], tuple[FileProblem, ...]]:
     """The datasets whose upstreams all exist and fit, and the problems of the others.
@@ -303,7 +306,7 @@ def _models(folder: Path, value: dict[str, object]) -> tuple[dict[ModelLayer, Mo
 
 def _code_files(folder: Path, content: bytes) -> dict[str, bytes]:
     # Whether live runs build it says nothing about its rows: what a draft has built stays when it becomes live.
-    files = {FILE: re.sub(rb"^state:[^\n]*\n?", b"", normal(content), flags=re.MULTILINE)}
+    files = {FILE: re.sub(_STATE, b"", normal(content))}
     for path in sorted(folder.iterdir()):
         if path.suffix in {".sql", ".py"} and path.is_file():
             try:

@@ -247,6 +247,10 @@ class Catalog:
         alike = {name: [one for one in above if draft[one] is draft[name]] for name, above in self.upstreams.items()}
         return release_groups(alike)
 
+    def groups_of(self, built: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+        """The release groups of a launch: drafts connect them only if it builds some."""
+        return self.groups if any(self.datasets[name].dataset.is_draft for name in built) else self.groups_apart
+
     @cached_property
     def first_partitions(self) -> Mapping[str, dt.date]:
         """The earliest `start` in the release group of each dataset: Dagster launches only equal partitions together."""

@@ -227,10 +227,12 @@ class LateDeliveries(OnWarehouse):
         """Days with the live units that a live run of the day resumes: a failed one, or one that corrects the day."""
         claimed = {(day, unit) for found in claims.values() for day, unit in found.items()}
         units = {unit: self.ledger.unit(unit) for _, unit in claimed}
+        starts = {member: self.datasets[member].dataset.start for member in claims}
         return {
             (day, unit)
             for day, unit in claimed
-            if units[unit].live and set(units[unit].days) == {(member, day) for member in claims}
+            if units[unit].live
+            and set(units[unit].days) == {(name, day) for name, first in starts.items() if day >= first}
         }
 
 

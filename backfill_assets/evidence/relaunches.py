@@ -40,14 +40,11 @@ class UpstreamPlaces(OnWarehouse):
         return tuple(self._places(unit, name, above, dataset.upstream_days(above, days)) for above in dataset.upstream)
 
     def _refuse_hidden(self, name: str, upstream: str, days: Days) -> None:
-        """Refuse days that would read nothing of an upstream because of its `start`, though it has published days before that."""
-        start, back = (
-            self.definitions[upstream].start,
-            self.definitions[name].upstream[upstream].lookback_days * ONE_DAY,
-        )
-        if min(days, default=start) - back >= start:
-            return
-        if hidden := [day for day, files in self.tables[upstream].active().items() if files and day < start]:
+        """Refuse days that would read nothing of an upstream because of its `start`, though it has published days up to them."""
+        start = self.definitions[upstream].start
+        early = [day for day in days if day < start]
+        active = self.tables[upstream].active() if early else {}
+        if hidden := [day for day, files in active.items() if files and day <= max(early)]:
             raise EvidenceError(
                 f"{name} {format_days(days, most=3)}: {upstream} has published days from {min(hidden)} on, and its `start` is "
                 f"{start}, so they would be built without these; restore `start` in the dataset.yaml of {upstream}"

@@ -20,7 +20,15 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.inputs import deliveries_of, force_by_day
 from backfill_assets.evidence.readiness import UNFINISHED, explain_blockers
 from backfill_assets.orchestration.batches import build, in_batches
-from backfill_assets.orchestration.launches import LaunchTarget, built_together, is_live, target_of, targets_of, unit_of
+from backfill_assets.orchestration.launches import (
+    BACKFILL_TAG,
+    LaunchTarget,
+    built_together,
+    is_live,
+    target_of,
+    targets_of,
+    unit_of,
+)
 from backfill_assets.orchestration.names import (
     asset_key,
     days_of,
@@ -245,9 +253,9 @@ def published_asset(loaded: LoadedDataset, application: Application) -> dg.Asset
 
 
 def _pass_by(context: dg.AssetExecutionContext, dataset: Dataset) -> None:
-    """Report the step's days before the history of the dataset, which nothing will release: Dagster waits for them."""
+    """Report the days of a backfill before the history of the dataset, which nothing will release: Dagster waits for them."""
     key, days = asset_key(Layer.published, dataset.name), days_of(context.partition_keys)
-    for day in days:
+    for day in days if BACKFILL_TAG in context.run.tags else ():
         if day < dataset.start:
             context.log_event(dg.AssetMaterialization(key, partition=day.isoformat(), metadata=_before(dataset)))
 

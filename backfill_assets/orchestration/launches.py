@@ -226,9 +226,9 @@ def unit_of(context: Context, application: Application, dataset: Dataset) -> Uni
             some of the datasets that it builds, or builds or releases what only a campaign may.
         ContractError: the launch's contract is invalid, or the unit belongs to a campaign and has another one.
     """
-    groups = application.catalog.groups
     # All in one call: what a backfill targets is read from Dagster's database.
-    everything = targets_of(context, application, [name for group in groups for name in group])
+    everything = targets_of(context, application, tuple(application.datasets))
+    groups = application.catalog.groups_of(name for name, found in everything.items() if found.shadow)
     targets = _shadows(next(names for names in groups if dataset.name in names), everything)
     members = [application.dataset(name) for name in targets]
     target, tags = targets[dataset.name], context.run.tags
@@ -300,8 +300,9 @@ def _proposal(application: Application, launch: Launch, declared: DeclaredChange
 
 def built_together(context: Context, application: Application, dataset: str) -> Mapping[str, LaunchTarget]:
     """The targets of all datasets of the release group whose shadows the launch builds, upstream first."""
-    group = next(names for names in application.catalog.groups if dataset in names)
-    return _shadows(group, targets_of(context, application, group))
+    everything = targets_of(context, application, tuple(application.datasets))
+    groups = application.catalog.groups_of(name for name, found in everything.items() if found.shadow)
+    return _shadows(next(names for names in groups if dataset in names), everything)
 
 
 def _shadows(group: Sequence[str], targets: Mapping[str, LaunchTarget]) -> Mapping[str, LaunchTarget]:

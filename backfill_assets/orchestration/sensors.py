@@ -324,7 +324,7 @@ def _looked(application: Application) -> tuple[list[LateDay], list[str]]:
     """The late days of all datasets, and the problems of those that cannot be checked and must not stop the others."""
     late: list[LateDay] = []
     problems: list[str] = []
-    for name in application.datasets:
+    for name in (name for group in application.catalog.live_groups for name in group):
         try:
             late += application.late_deliveries.of(name)
             # Last: an empty folder is reported, and hides no day that was withdrawn or that other runs have landed.

@@ -10,7 +10,7 @@ from typing import Final
 
 from backfill_assets.core.certificate import Recomputation
 from backfill_assets.core.days import format_days
-from backfill_assets.core.errors import ModelError, ProofError, SourceError
+from backfill_assets.core.errors import EvidenceError, ModelError, ProofError, SourceError
 from backfill_assets.core.measured import RowChange, SchemaChange
 from backfill_assets.core.release import SHADOW
 from backfill_assets.core.text import in_words, number_of, visible
@@ -290,11 +290,11 @@ class HistoryDiffs(OnWarehouse):
         except ProofError as error:
             return DatasetDiff(name, problem=str(error))
         scratch, engine = f"{SHADOW}/{self.ids.new('d')}", self.histories(catalog.datasets)
-        sampled = subjects.sampled(RecomputedDays(name, days))
         try:
+            sampled = subjects.sampled(RecomputedDays(name, days))
             engine.recompute(sampled, f"{scratch}/1", _CONFIGURED)
             differences, largest = engine.differences(name, days, f"{scratch}/1")
-        except (ModelError, SourceError) as error:
+        except (EvidenceError, ModelError, SourceError) as error:
             return DatasetDiff(name, problem=str(error))
         finally:
             remove_scratch(table, scratch)

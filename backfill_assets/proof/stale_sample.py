@@ -10,7 +10,7 @@ from typing import Final
 from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaign.plan import choose_canaries
 from backfill_assets.core.certificate import Prints, Recomputation, differing_columns
-from backfill_assets.core.errors import ModelError, SourceError
+from backfill_assets.core.errors import EvidenceError, ModelError, SourceError
 from backfill_assets.core.release import SHADOW
 from backfill_assets.evidence.basis import PUBLISHED
 from backfill_assets.evidence.stale import DATA, StaleCause, StaleDays
@@ -62,7 +62,7 @@ class StaleSamples(OnWarehouse):
             sampled = Subjects(self.warehouse).sampled(RecomputedDays(name, chosen))
             engine.recompute(sampled, f"{scratch}/1", Recomputation("as configured", {}))
             old, new = (engine.prints(name, chosen, place) for place in (PUBLISHED, f"{scratch}/1"))
-        except (ModelError, SourceError) as error:
+        except (EvidenceError, ModelError, SourceError) as error:
             return StaleSample(name, len(days), problem=str(error))
         finally:
             remove_scratch(self.tables[name], scratch)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.errors import EvidenceError, UnitError
 from backfill_assets.core.unit import Hold
 from backfill_assets.dataset.definition import DatasetState
@@ -119,6 +120,7 @@ def test_days_of_an_upstream_that_its_start_hides_are_not_left_out_in_silence(ch
         with pytest.raises(EvidenceError, match=f"zones has published days from {D1} on, and its `start` is {D4}"):
             UpstreamPlaces(chain.warehouse()).of(None, "sales", (day_,))
     UpstreamPlaces(chain.warehouse()).of(None, "sales", (D4,))
+    UpstreamPlaces(chain.warehouse()).of(None, "sales", (D1 - ONE_DAY,))
 
 
 def test_each_stale_dataset_is_launched_over_its_own_days(chain: World) -> None:

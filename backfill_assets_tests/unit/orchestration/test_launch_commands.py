@@ -187,7 +187,7 @@ def test_a_draft_is_launched_by_its_name_and_not_published(house: House, dagster
     said = _run("run", "sales", "totals", RANGE)
     days = [str(D1), str(D2)]
     assert dagster.asked() == [(ALL, days), (["totals/shadow"], days), ([*ALL[:3], "totals/shadow"], days)]
-    assert "totals: a draft, so the runs publish nothing; look at the unit, then: backfill publish" in said
+    assert "totals: a draft, so the runs publish nothing; when they are done: backfill status UNIT" in said
     unit = house.world.open_unit({"sales": [D1], "totals": [D1]})
     _run("resume", unit.id)
     assert dagster.asked()[3:] == [([*ALL[:3], "totals/shadow"], [str(D1)])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from pyspark.errors import AnalysisException
@@ -30,7 +30,7 @@ from backfill_assets.pipeline.tables import (
     with_declared_columns,
 )
 from backfill_assets.storage.layout import ORIGIN, Layout
-from backfill_assets.storage.location import Location, parents_up_to, remove_all
+from backfill_assets.storage.location import Location, remove_all
 
 DATABASE: Final = "published"
 """The database in Spark's catalog that holds the published views."""
@@ -187,9 +187,16 @@ class SparkSandboxes(OnSpark):
         if name not in self.listed():
             raise LayoutError(f"there is no sandbox {name!r}; see: backfill sandbox")
         files = [place / one.path for one in place.files(place, links=True) if one.path != ORIGIN]
-        remove_all(place, files, {folder for file in files for folder in parents_up_to(file, place)} - {place})
+        remove_all(place, files, tuple(_folders_in(place)))
         # Last: what a crash leaves is still listed.
         remove_all(place, [place / ORIGIN], [place])
+
+
+def _folders_in(place: Location) -> Iterator[Location]:
+    for entry in place.listed():
+        if entry.is_folder() and not entry.is_link():
+            yield entry
+            yield from _folders_in(entry)
 
 
 class SparkConsumers(OnSpark):

@@ -88,6 +88,7 @@ def test_an_upstream_released_alone_leaves_its_downstream_behind_until_it_is_ref
             "files": [],
             "gone": [],
             "unknown": [],
+            "kept": [],
             "problems": [],
         }
     ]

@@ -58,7 +58,8 @@ class Gap:
     """A due day that these members of a release group have not published.
 
     `waits_for` says why it cannot be built now, and is empty if it can; `delivered` is False if that is because a delivery is
-    missing. `unit` is the open unit of a live run that has claimed exactly the day in these datasets, such as one that failed.
+    missing. `unit` is the open unit of a live run that has claimed the day in some of these datasets and nothing else, such as one
+    that failed.
     """
 
     day: dt.date
@@ -100,7 +101,9 @@ class Gaps(OnWarehouse):
             claims = self.ledger.claims(name, days)
             units = {unit: self.ledger.unit(unit) for unit in set(claims.values())}
             for day, unit in claims.items():
-                if units[unit].live and set(units[unit].days) == {(member, day) for member in lacking[day]}:
+                # A live run that failed may have been of fewer datasets: one that was a draft then has come since.
+                within = set(units[unit].days) <= {(member, day) for member in lacking[day]}
+                if units[unit].live and within and live.get(day, unit) == unit:
                     live[day] = unit
                 else:
                     waits[day] = f"{name} is claimed by open unit {units[unit].handle}"

@@ -53,6 +53,8 @@ class Inbox:
         dataset = self.world.datasets[name].model_copy(update=what)
         self.world.datasets[name] = dataset
         self.loaded[name] = loaded(dataset, self.folder)
+        # A catalog keeps the groups that it has found.
+        self.warehouse = replace(self.warehouse, catalog=Catalog(self.loaded))
 
     def days(self) -> list[dt.date]:
         return [late.day for late in self.late.of("sales")]

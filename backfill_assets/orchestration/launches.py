@@ -201,9 +201,9 @@ def targets_of(context: Context, application: Application, datasets: Collection[
             name: LaunchTarget(backfill_id, days_of(shadow | published), bool(shadow), bool(published), made_at)
             for name, (shadow, published) in keys.items()
         }
-    selection, found = _selection(context), {}
+    selection, partitions, found = _selection(context), context.partition_keys, {}
     for name in datasets:
-        days = days_of(key for key in context.partition_keys if key >= starts.get(name, ""))
+        days = days_of(key for key in partitions if key >= starts.get(name, ""))
         shadow, published = (bool(days) and asset_key(layer, name) in selection for layer in _LAST)
         found[name] = LaunchTarget(run.run_id, days, shadow, published)
     return found

@@ -15,7 +15,7 @@ from backfill_assets.cli.output import DryRun, finish, opened_shell, say
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ArgumentError, PreconditionError
 from backfill_assets.core.text import number_of
-from backfill_assets.dataset.definition import AuditTrail
+from backfill_assets.dataset.releasing import AuditTrail
 from backfill_assets.dataset.yaml import shown_path
 from backfill_assets.delta.adoptable import FoundTable, look_at, require_adoptable
 from backfill_assets.operations import Result

@@ -24,7 +24,7 @@ from backfill_assets.core.unit import (
     UnitState,
     shown_days,
 )
-from backfill_assets.dataset.definition import CatchUp, CatchUpOrder, Publication
+from backfill_assets.dataset.releasing import CatchUp, CatchUpOrder, Publication
 from backfill_assets.dataset.sources import OnMissing, Upstream
 from backfill_assets.evidence.gaps import Gap, Gaps, newest_due
 from backfill_assets.evidence.readiness import Blocker, next_command

@@ -24,8 +24,8 @@ from backfill_assets.application import Application
 from backfill_assets.cli.app import app
 from backfill_assets.core.errors import PreconditionError
 from backfill_assets.core.unit import UnitState
-from backfill_assets.dataset.definition import AuditTrail
 from backfill_assets.dataset.load import load_folder
+from backfill_assets.dataset.releasing import AuditTrail
 from backfill_assets.delta.adoptable import look_at
 from backfill_assets.project.adopted_dataset import draft_of
 from backfill_assets.settings import Settings

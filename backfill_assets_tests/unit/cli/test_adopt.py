@@ -21,8 +21,8 @@ from backfill_assets.application import Application
 from backfill_assets.cli.app import app
 from backfill_assets.core.errors import ArgumentError, BackfillError, PreconditionError
 from backfill_assets.core.release import CommitKind, TableCommit
-from backfill_assets.dataset.definition import AuditTrail
 from backfill_assets.dataset.load import load_folder
+from backfill_assets.dataset.releasing import AuditTrail
 from backfill_assets.delta.adoptable import FoundColumn, FoundTable, look_at
 from backfill_assets.delta.commit import GENERATED, LENGTH
 from backfill_assets.project.adopted_dataset import draft_of

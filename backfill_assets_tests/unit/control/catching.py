@@ -11,7 +11,7 @@ from backfill_assets.control.catch_up import CatchingUp, CaughtUp, Ended
 from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.days import day_range
 from backfill_assets.core.unit import UNIT_TAG, ReleaseMode, Unit
-from backfill_assets.dataset.definition import CatchUp, Live
+from backfill_assets.dataset.releasing import CatchUp, Live
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets_tests.harness.tables import day, loaded
 from backfill_assets_tests.unit.evidence.test_late_deliveries import Inbox

@@ -22,7 +22,7 @@ from backfill_assets.core.errors import (
 )
 from backfill_assets.core.release import ReleaseKind
 from backfill_assets.core.unit import UnitState
-from backfill_assets.dataset.definition import Publication
+from backfill_assets.dataset.releasing import Publication
 from backfill_assets_tests.harness.actors import Post
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.objects import folder_of

@@ -14,8 +14,8 @@ from backfill_assets.core.delivery import Deed
 from backfill_assets.core.errors import ClaimedDaysError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import REASON_TAG, AttemptState, Hold, ReleaseMode, UnitState
-from backfill_assets.dataset.definition import CatchUp, CatchUpOrder, Live, Publication
 from backfill_assets.dataset.loaded import Catalog
+from backfill_assets.dataset.releasing import CatchUp, CatchUpOrder, Live, Publication
 from backfill_assets.dataset.sources import OnMissing, Upstream
 from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.tables import day, layout

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from backfill_assets.core.errors import ClaimedDaysError, HeldDaysError, RollbackError
 from backfill_assets.core.release import ReleaseKind
 from backfill_assets.core.unit import Unit, UnitState
-from backfill_assets.dataset.definition import CatchUp, CatchUpOrder, DatasetState
+from backfill_assets.dataset.releasing import CatchUp, CatchUpOrder, DatasetState
 from backfill_assets.dataset.sources import Upstream
 from backfill_assets_tests.harness.examples import examples
 from backfill_assets_tests.unit.control.catching import DUE, GROUP, Shop

@@ -16,7 +16,8 @@ from backfill_assets.core.errors import InvalidDayError, MisfitError
 from backfill_assets.core.evidence import Severity
 from backfill_assets.core.unit import LateData
 from backfill_assets.dataset.checks import CheckConfig, Checks, Measure
-from backfill_assets.dataset.definition import Dataset, Publication
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.releasing import Publication
 from backfill_assets_tests.harness.judged import BY_KEY, PLAIN, dataset
 
 START = dt.date(2024, 1, 1)

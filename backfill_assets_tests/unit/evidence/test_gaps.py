@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from backfill_assets.dataset.definition import CatchUp, DatasetState, Live
 from backfill_assets.dataset.extracts import Extract
+from backfill_assets.dataset.releasing import CatchUp, DatasetState, Live
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.evidence.gaps import Gaps, gaps_of, newest_due
 from backfill_assets.storage.disk import path_of

@@ -14,10 +14,10 @@ import pytest
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ClaimedDaysError
 from backfill_assets.core.unit import Hold, LateData, UnitState
-from backfill_assets.dataset.definition import Live
 from backfill_assets.dataset.extracts import Extract
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.reading import reading_of
+from backfill_assets.dataset.releasing import Live
 from backfill_assets.dataset.sources import Format, OnMissing, Reference
 from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.evidence.stale import StaleCause, Staleness

@@ -11,7 +11,7 @@ import pytest
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.errors import EvidenceError, UnitError
 from backfill_assets.core.unit import Hold
-from backfill_assets.dataset.definition import DatasetState
+from backfill_assets.dataset.releasing import DatasetState
 from backfill_assets.evidence.basis import PUBLISHED
 from backfill_assets.evidence.relaunches import LeftOut, Refresh, Relaunch, Relaunches, UpstreamPlaces
 from backfill_assets.evidence.stale import StaleCause, StaleDays

@@ -25,7 +25,7 @@ from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.errors import BackfillError, CampaignError, ContractError, EvidenceError, UnitError
 from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.unit import UNIT_TAG, Unit, UnitState
-from backfill_assets.dataset.definition import Publication
+from backfill_assets.dataset.releasing import Publication
 from backfill_assets.evidence.relaunches import UpstreamPlaces
 from backfill_assets.orchestration import backfills
 from backfill_assets.orchestration.checks import how_to_go_on

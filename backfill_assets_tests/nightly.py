@@ -202,6 +202,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "dagster/test_soak.py": (),
     "dagster/test_worker_deaths.py": (),
     "dagster/test_tutorial.py": (),
+    "dagster/test_windows.py": (),
     "dagster/test_workers.py": (),
     "dagster/test_wrong_and_green_by_commands.py": (),
     "ui/test_backfill_in_the_browser.py::test_a_good_range_ends_green_and_its_days_are_published": (),

@@ -129,14 +129,15 @@ def misfits(
 
 
 def _range_problems(loaded: LoadedSpecification, target: Dataset, now: dt.datetime | None) -> Iterator[FileProblem]:
-    days, last = loaded.specification.source_range, target.end if now is None else target.newest_day(now)
+    days, last = loaded.specification.source_range, target.end if now is None else target.newest_to_launch(now)
     for key, day in (("start", days.start), ("end", days.end)):
         where = f"source_range.{key} = {day}"
         if day < target.start:
             text = f"{where}: the history of {target.name} begins on {target.start}; write that day or a later one"
             yield loaded.problem(("source_range", key), text)
         if last is not None and day > last:
-            text = f"{where}: the newest partition of {target.name} is {last}; write that day or an earlier one"
+            newest = f"the newest partition of {target.name}{target.lag_in_words}"
+            text = f"{where}: {newest} is {last}; write that day or an earlier one"
             yield loaded.problem(("source_range", key), text)
 
 

@@ -219,9 +219,9 @@ def _refuse_outside(application: Application, datasets: Sequence[Dataset], days:
     min(datasets, key=lambda dataset: dataset.start).check_days(days)
     for dataset in datasets:
         dataset.check_days(dataset.from_start(days) or days)
-        if days[-1] > (newest := dataset.newest_day(application.clock.now())):
+        if days[-1] > (newest := dataset.newest_to_launch(application.clock.now())):
             raise InvalidDayError(
-                f"{days[-1]} is after the newest partition of {dataset.name}, {newest}; choose earlier days"
+                f"{days[-1]} is after {newest}, the newest partition of {dataset.name}{dataset.lag_in_words}; choose earlier days"
             )
         if days[0] < dataset.start:
             say(f"{dataset.name}: from {dataset.start} on, where its history begins")

@@ -24,7 +24,7 @@ from backfill_assets.core.unit import (
     UnitState,
     shown_days,
 )
-from backfill_assets.dataset.releasing import CatchUp, CatchUpOrder, Publication
+from backfill_assets.dataset.releasing import CatchUp, CatchUpOrder
 from backfill_assets.dataset.sources import OnMissing, Upstream
 from backfill_assets.evidence.gaps import Gap, Gaps, newest_due
 from backfill_assets.evidence.readiness import Blocker, next_command
@@ -238,8 +238,7 @@ class CatchingUp(CatchUps):
         first = experience.group[0]
         opened_by = f"{CATCH_UP}{first}/{self._size(experience)}/{experience.code}/{unit}"
         launch = Launch({name: frozenset(days) for name in targets}, opened_by)
-        released = self.definitions[first].publication is Publication.auto
-        mode = ReleaseMode.auto if released else ReleaseMode.manual
+        mode = ReleaseMode.auto if self.definitions[first].is_released_by_runs else ReleaseMode.manual
         proposal = Unit(unit, opened_by, self.clock.now(), self.identity.name(), targets, mode)
         opened = self.ledger.assign(launch, proposal)
         if opened.opened_by != opened_by:

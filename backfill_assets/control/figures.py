@@ -53,7 +53,7 @@ class Figures:
     def bytes_read(self, batch: Days, layer: Layer = Layer.shadow) -> int:
         """Bytes (compressed, on disk) of the files that one batch of a layer reads; plans and budgets count the same.
 
-        These are the deliveries of the days and of those that they look back at, the published files that they are compared
+        These are the deliveries of the days and of the other days of their windows, the published files that they are compared
         with, and the published files of the upstream days; raw and staging read only deliveries. The small references are
         left out.
         """

@@ -16,7 +16,7 @@ Figures = Mapping[str, Decimal | None]
 
 @dataclass(frozen=True)
 class SourceDay:
-    """What was delivered for a day that another day looks back at: its rows, and those unreadable or of another day."""
+    """What was delivered for a day that another day reads as well: its rows, and those unreadable or of another day."""
 
     day: dt.date
     rows: int
@@ -38,7 +38,8 @@ class SourceState:
     `deliveries`, their `rows`, and when the newest arrived (`delivered_at`) are about the day's own delivery day: a file of a
     later day, which `late_days` also reads, does not replace a missing one. If files have whole months, `rows` are those that
     were staged for the day. `corrupt_rows` and `outside_rows` are of all `rows_read`, including those of later days.
-    `faulty_before` are the days looked back at that have no row, or bad ones. `identical` are files of equal content among all
+    `faulty_beside` are the other days of its window that have no row, or bad ones; `awaited` those that it looks ahead to and that
+    may still get their first rows. `identical` are files of equal content among all
     that the day reads, and files of the week before that equal one of the day's own; `aggregated` says that the staging model
     may have merged their rows. `gone` are the paths of files that were no longer among the sources: raw was read instead.
     """
@@ -49,7 +50,8 @@ class SourceState:
     outside_rows: int = 0
     delivered_at: dt.datetime | None = None
     rows_read: int = 0
-    faulty_before: tuple[SourceDay, ...] = ()
+    faulty_beside: tuple[SourceDay, ...] = ()
+    awaited: tuple[dt.date, ...] = ()
     identical: tuple[SameContent, ...] = ()
     aggregated: bool = False
     gone: tuple[str, ...] = ()

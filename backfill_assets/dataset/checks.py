@@ -280,7 +280,8 @@ def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
     yield _check("not_null", CheckKind.not_null, c.not_null, f"no null in {', '.join(dataset.required_columns)}")
     yield _check("not_empty", CheckKind.not_empty, c.not_empty, "a day that is built from rows has some")
     if dataset.source is not None:
-        yield _check("source_present", CheckKind.source_present, c.source_present, "something was delivered")
+        also = ", also for the other days of its window" if dataset.has_own_window else ""
+        yield _check("source_present", CheckKind.source_present, c.source_present, f"something was delivered{also}")
         text = "every delivered row is readable and of its day"
         yield _check("corrupt_rows", CheckKind.corrupt_rows, c.corrupt_rows, text)
         text = "no file was delivered under several names and counted more than once, or again for a later day"
@@ -291,7 +292,7 @@ def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
     if dataset.upstream:
         text = f"{', '.join(dataset.upstream)} has rows to build the day from"
         yield _check("upstream_present", CheckKind.upstream_present, c.upstream_present, text)
-    if dataset.looks_back or dataset.versioned:
+    if dataset.has_window or dataset.versioned:
         text = "a day has the same rows whether it is built alone or in a batch"
         yield _check("same_alone", CheckKind.alone, c.same_alone, text)
 

@@ -51,6 +51,7 @@ def misfits(dataset: Dataset) -> tuple[_Problem, ...]:
         *_table_source_problems(dataset),
         *_extract_problems(dataset),
         *_catch_up_problems(dataset),
+        *_window_problems(dataset),
     )
 
 
@@ -228,7 +229,7 @@ def _origin_problems(dataset: Dataset) -> Iterator[_Problem]:
         if not dataset.upstream:
             yield ("source",), "source and upstream are both missing; say what the days are built from"
         texts = "needs a source, which this dataset does not have; drop it or add source"
-        for key in ("staging", "lookback_days"):
+        for key in ("staging", "lookback_days", "lookahead_days"):
             if key in given:
                 yield (key,), f"{key} {texts}"
         for key in ("source_present", "corrupt_rows", "source_freshness"):
@@ -258,6 +259,15 @@ def _catch_up_problems(dataset: Dataset) -> Iterator[_Problem]:
             "order: oldest"
         )
         yield ("live", "catch_up", "order"), text
+
+
+def _window_problems(dataset: Dataset) -> Iterator[_Problem]:
+    if dataset.lookahead_days and not dataset.checks.source_present.blocks:
+        text = (
+            "checks.source_present: only this check keeps a day back until the days have landed that it looks ahead to "
+            "(lookahead_days); let it block"
+        )
+        yield ("checks", "source_present"), text
 
 
 def _extract_problems(dataset: Dataset) -> Iterator[_Problem]:

@@ -89,6 +89,10 @@ class Dataset(Part):
     )
     chunk_days: Annotated[int, Field(ge=1, le=10_000)] = 31
     lookback_days: Annotated[int, Field(ge=0, le=366)] = 0
+    lookahead_days: Annotated[int, Field(ge=0, le=366)] = Field(
+        default=0,
+        description="Later days that the fact model needs to see for a day, which is published when they have landed.",
+    )
     publication: Publication = Publication.auto
     state: DatasetState = Field(
         default=DatasetState.live,
@@ -108,11 +112,15 @@ class Dataset(Part):
     )
 
     _upstream_starts: Mapping[str, dt.date] = PrivateAttr(default_factory=dict)
+    _lag_days: int = PrivateAttr(default=0)
 
-    def with_upstream_starts(self, starts: Mapping[str, dt.date]) -> Self:
-        """The dataset that knows on which day the history of each upstream begins; other upstreams begin on its own `start`."""
+    def linked(self, starts: Mapping[str, dt.date], lag_days: int = 0) -> Self:
+        """The dataset that knows on which day the history of each upstream begins, and by how many days its group lags.
+
+        Other upstreams begin on its own `start`.
+        """
         found = self.model_copy()
-        found._upstream_starts = dict(starts)  # noqa: SLF001 - a copy of this very class
+        found._upstream_starts, found._lag_days = dict(starts), lag_days  # noqa: SLF001 - a copy of this very class
         return found
 
     @model_validator(mode="after")
@@ -252,9 +260,33 @@ class Dataset(Part):
         newest = now.astimezone(self.zone).date() + (self.end_offset - 1) * ONE_DAY
         return newest if self.end is None else min(newest, self.end)
 
+    @property
+    def lag_days(self) -> int:
+        """How many days after its own a day is published: as many as a dataset of its release group looks ahead."""
+        return self._lag_days
+
+    def newest_over(self, now: dt.datetime) -> dt.date:
+        """The newest partition at an aware moment that is over: `end_offset` may make today one as well."""
+        return min(self.live_day(now) + self.lag_days * ONE_DAY, self.end or dt.date.max)
+
+    def newest_due(self, now: dt.datetime) -> dt.date:
+        """The newest day at an aware moment that is over, and after it all days that its release group looks ahead to."""
+        over = self.newest_over(now)
+        return over if over == self.end else over - self.lag_days * ONE_DAY
+
+    def newest_to_launch(self, now: dt.datetime) -> dt.date:
+        """The newest partition at an aware moment that can be published."""
+        return self.newest_due(now) if self.lag_days else self.newest_day(now)
+
+    @property
+    def lag_in_words(self) -> str:
+        """What its newest day waits for, after the words `the newest partition of NAME`; empty if for nothing."""
+        days = f"the {self.lag_days} days after it are" if self.lag_days > 1 else "the day after it is"
+        return f" that can be published when {days} over (lookahead_days)" if self.lag_days else ""
+
     def live_day(self, moment: dt.datetime) -> dt.date:
-        """The partition of the daily pipeline at an aware moment: yesterday, or the newest one where `end_offset` is negative."""
-        return moment.astimezone(self.zone).date() - ONE_DAY + min(0, self.end_offset) * ONE_DAY
+        """The partition of the daily pipeline at an aware moment: yesterday, or as much before it as `end_offset` and lag say."""
+        return moment.astimezone(self.zone).date() + (min(0, self.end_offset) - 1 - self.lag_days) * ONE_DAY
 
     def end_of(self, day: dt.date) -> dt.datetime:
         """The moment at which a day is over in the dataset's time zone."""
@@ -294,6 +326,10 @@ class Dataset(Part):
         """The delivery day that must bring a business day: the day itself, or the last day of its month."""
         return last_of_month(day) if self.is_monthly else day
 
+    def may_still_come(self, day: dt.date, newest: dt.datetime | None) -> bool:
+        """Whether rows of a day may still come with the file of its month, of which the `newest` was written then."""
+        return self.is_monthly and (newest is None or newest < self.end_of(day))
+
     def first_brought_by(self, delivery_day: dt.date) -> dt.date:
         """The first business day of which a delivery day may hold rows, also one before the history."""
         first = delivery_day.replace(day=1) if self.is_monthly else delivery_day
@@ -305,13 +341,18 @@ class Dataset(Part):
         return day_range(max(self.start, self.first_brought_by(delivery_day)), last)
 
     def fact_delivery_days(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
-        """The delivery days behind the facts of these business days, including the days that they look back at."""
-        return self.delivery_days(self.with_lookback(days))
+        """The delivery days behind the facts of these business days, including all days of their windows."""
+        return self.delivery_days(self.with_window(days))
 
     @property
-    def looks_back(self) -> bool:
-        """Whether a day is built from earlier days, of its own source or of an upstream."""
-        return bool(self.most_lookback_days)
+    def has_window(self) -> bool:
+        """Whether a day is built from other days as well, of its own source or of an upstream."""
+        return bool(self.most_lookback_days or self.lookahead_days)
+
+    @property
+    def has_own_window(self) -> bool:
+        """Whether a day is built from other days of its own source as well."""
+        return bool(self.lookback_days or self.lookahead_days)
 
     @property
     def versioned(self) -> frozenset[str]:
@@ -324,11 +365,16 @@ class Dataset(Part):
         return max([self.lookback_days, *(one.lookback_days for one in self.upstream.values())])
 
     def days_read(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
-        """The days, and all days of the own source and of upstreams that they look back at."""
+        """The days, and all other days of the own source and of upstreams that they are built from."""
         above = (day for name in self.upstream for day in self.upstream_days(name, days))
-        return tuple(sorted({*self.with_lookback(days), *above}))
+        return tuple(sorted({*self.with_window(days), *above}))
 
-    def with_lookback(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
-        """The days, plus the earlier days that the fact model needs."""
-        back = dt.timedelta(days=self.lookback_days)
-        return tuple(sorted({d for day in days for d in day_range(max(day - back, self.start), day)}))
+    def with_window(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
+        """The days, plus the earlier and later days of the source that the fact model needs; none outside the history."""
+        back, ahead = self.lookback_days * ONE_DAY, self.lookahead_days * ONE_DAY
+        # A published day may be after the end, if that was set to an earlier day since.
+        last = self.end or dt.date.max
+        reach = {
+            day: (max(day - back, self.start), min(day + ahead, max(day, last))) for day in days if day >= self.start
+        }
+        return tuple(sorted({d for first, final in reach.values() for d in day_range(first, final)}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import re
 from collections import Counter
@@ -27,6 +26,7 @@ from backfill_assets.dataset.loaded import (
     code_version,
     cycle_in,
     differences,
+    groups_apart,
     normal,
     project_version,
 )
@@ -58,13 +58,23 @@ def linked(datasets: Mapping[str, LoadedDataset]) -> tuple[dict[str, LoadedDatas
         problems += found
         for problem in found:
             good.pop(problem.dataset, None)
-    starts = {name: loaded.dataset.start for name, loaded in good.items()}
-    return {name: _with_starts(loaded, starts) for name, loaded in good.items()}, tuple(problems)
+    return _beside_each_other(good), tuple(problems)
 
 
-def _with_starts(loaded: LoadedDataset, starts: Mapping[str, dt.date]) -> LoadedDataset:
-    above = {name: starts[name] for name in loaded.dataset.upstream}
-    return replace(loaded, dataset=loaded.dataset.with_upstream_starts(above))
+def _beside_each_other(datasets: Mapping[str, LoadedDataset]) -> dict[str, LoadedDataset]:
+    """The datasets, each of which knows when its upstreams begin, and how far its release group looks ahead."""
+    definitions = {name: loaded.dataset for name, loaded in datasets.items()}
+    lags: dict[str, int] = {}
+    for group in groups_apart(definitions):
+        members = [definitions[name] for name in group]
+        lags |= dict.fromkeys(group, max(one.lookahead_days for one in members))
+    return {
+        name: replace(
+            loaded,
+            dataset=loaded.dataset.linked({n: definitions[n].start for n in loaded.dataset.upstream}, lags[name]),
+        )
+        for name, loaded in datasets.items()
+    }
 
 
 def _cycle(datasets: Mapping[str, LoadedDataset]) -> Iterator[FileProblem]:

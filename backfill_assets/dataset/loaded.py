@@ -74,6 +74,13 @@ def release_groups(upstreams: Upstreams) -> tuple[tuple[str, ...], ...]:
     return tuple(groups)
 
 
+def groups_apart(datasets: Mapping[str, Dataset]) -> tuple[tuple[str, ...], ...]:
+    """The release groups as if nothing connected what is live with drafts."""
+    draft = {name: dataset.is_draft for name, dataset in datasets.items()}
+    alike = {name: [one for one in dataset.upstream if draft[one] is draft[name]] for name, dataset in datasets.items()}
+    return release_groups(alike)
+
+
 def downstream_of(names: Iterable[str], upstreams: Upstreams) -> tuple[str, ...]:
     """Everything that is built from one of these datasets, directly or not, upstream first; without these themselves."""
     asked = set(names)
@@ -243,9 +250,7 @@ class Catalog:
     @cached_property
     def groups_apart(self) -> tuple[tuple[str, ...], ...]:
         """The release groups as if nothing connected what is live with drafts."""
-        draft = {name: loaded.dataset.is_draft for name, loaded in self.datasets.items()}
-        alike = {name: [one for one in above if draft[one] is draft[name]] for name, above in self.upstreams.items()}
-        return release_groups(alike)
+        return groups_apart(self.definitions)
 
     def groups_of(self, built: Iterable[str]) -> tuple[tuple[str, ...], ...]:
         """The release groups of a launch: drafts connect them only if it builds some."""
@@ -267,7 +272,7 @@ class Catalog:
 
     def live_downstream_of(self, names: Iterable[str]) -> tuple[str, ...]:
         """Everything that is live and built from one of these datasets, upstream first."""
-        return tuple(name for name in self.downstream_of(names) if not self.definitions[name].is_draft)
+        return tuple(name for name in self.downstream_of(names) if not self.datasets[name].dataset.is_draft)
 
 
 DIGITS = 16

@@ -54,6 +54,7 @@ PART_OF: Final[Mapping[str, CodePart | None]] = {
     "golden": CodePart.checks,
     "chunk_days": None,
     "lookback_days": CodePart.contract,
+    "lookahead_days": CodePart.contract,
     "publication": None,
     "state": None,
     "late_data": None,

@@ -231,16 +231,16 @@ class CurrentBasis(OnWarehouse):
 
     def inputs(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         """Digest of the inputs that the fact of each day would be built from now."""
-        return self._digests(dataset, days, lookback=True)
+        return self._digests(dataset, days, window=True)
 
     def staged_inputs(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, str]:
         """Digest of the inputs that each staged day would be built from now."""
-        return self._digests(dataset, days, lookback=False)
+        return self._digests(dataset, days, window=False)
 
     def to_stage(self, dataset: str, days: Collection[dt.date]) -> tuple[Mapping[dt.date, str], tuple[Delivery, ...]]:
         """The inputs of staged days in one read of the deliveries: digests as `staged_inputs`, deliveries in force."""
         known = self._known(dataset, self.datasets[dataset].dataset.delivery_days(tuple(sorted(days))))
-        return self._digests_of(dataset, days, known, lookback=False), tuple(d for own in known.values() for d in own)
+        return self._digests_of(dataset, days, known, window=False), tuple(d for own in known.values() for d in own)
 
     def known(self, dataset: str, window: Collection[dt.date]) -> tuple[Delivery, ...]:
         """All known deliveries of some delivery days; see `KnownDeliveries`."""
@@ -259,11 +259,11 @@ class CurrentBasis(OnWarehouse):
         """What the fact of each day would be built from now, in one read."""
         found = self.datasets[dataset].dataset
         known = self._known(dataset, found.fact_delivery_days(tuple(sorted(days))))
-        references = self._references(dataset, days)
+        references, over = self._references(dataset, days), found.newest_over(self.clock.now())
         return {
             day: Behind(
-                fact_inputs(found, day, known, references[day]), origins(found, day, known), references[day],
-                names_ever(found, day, known),
+                fact_inputs(found, day, known, references[day], over), origins(found, day, known, over), references[day],
+                names_ever(found, day, known, over),
             )
             for day in days
         }  # fmt: skip
@@ -275,7 +275,7 @@ class CurrentBasis(OnWarehouse):
     def added_and_dropped(self, dataset: str, days: Collection[dt.date]) -> tuple[_ByDay, _ByDay]:
         """By day: deliveries in force that are missing in its published content, and those in it that no longer count.
 
-        Leaves out days of unknown origin, and deliveries of days that a day looks back at: they have no row of it.
+        Leaves out days of unknown origin, and deliveries of the other days of a window: they have no row of the day.
         """
         found = self.datasets[dataset].dataset
         if found.source is None or not days:
@@ -349,22 +349,23 @@ class CurrentBasis(OnWarehouse):
     def _deliveries(self) -> KnownDeliveries:
         return KnownDeliveries(self.warehouse, self.fingerprints)
 
-    def _digests(self, name: str, days: Collection[dt.date], *, lookback: bool) -> Mapping[dt.date, str]:
+    def _digests(self, name: str, days: Collection[dt.date], *, window: bool) -> Mapping[dt.date, str]:
         dataset, wanted = self.datasets[name].dataset, tuple(sorted(days))
-        known = self._known(name, dataset.fact_delivery_days(wanted) if lookback else dataset.delivery_days(wanted))
-        return self._digests_of(name, days, known, lookback=lookback)
+        known = self._known(name, dataset.fact_delivery_days(wanted) if window else dataset.delivery_days(wanted))
+        return self._digests_of(name, days, known, window=window)
 
     def _digests_of(
-        self, name: str, days: Collection[dt.date], known: Deliveries, *, lookback: bool
+        self, name: str, days: Collection[dt.date], known: Deliveries, *, window: bool
     ) -> Mapping[dt.date, str]:
         loaded, wanted = self.datasets[name], tuple(sorted(days))
         dataset = loaded.dataset
-        if not lookback:
+        if not window:
             # Staged rows depend neither on golden sources nor on versions.
             references = plain_fingerprints(loaded, self.layout)
             return {day: staged_inputs(dataset, day, known, references) for day in wanted}
         behind = self._references(name, wanted)
-        return {day: fact_inputs(dataset, day, known, behind[day]) for day in wanted}
+        over = dataset.newest_over(self.clock.now())
+        return {day: fact_inputs(dataset, day, known, behind[day], over) for day in wanted}
 
     def _references(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, Mapping[str, str]]:
         """The fingerprints of the references and golden sources of each day, by name."""

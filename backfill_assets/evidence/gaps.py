@@ -31,7 +31,7 @@ def gaps_of(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> Da
     if dataset.is_draft:
         return ()
     if dataset.live.catch_up is not None:
-        first, newest = dataset.start, min(dataset.live_day(now), dataset.end or dt.date.max)
+        first, newest = dataset.start, dataset.newest_due(now)
     elif days:
         first = max(min(days), dataset.start)
         newest = max(days) if dataset.end is not None else max(*days, dataset.live_day(now))
@@ -50,7 +50,7 @@ def last_schedule(members: Collection[Dataset], now: dt.datetime) -> dt.datetime
 def newest_due(members: Collection[Dataset], now: dt.datetime) -> dt.date:
     """The newest day that a release group should have published at an aware moment; before `start` if there is none."""
     one = next(iter(members))
-    return min(one.live_day(last_schedule(members, now)), one.end or dt.date.max)
+    return one.newest_due(last_schedule(members, now))
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Gaps(OnWarehouse):
         )
 
     def _undelivered(self, name: str, days: Days, due: Days) -> Mapping[dt.date, str]:
-        """The days without a delivery among those that need one, or without one for a day that they look back at.
+        """The days without a delivery among those that need one, or without one for another day of their window.
 
         Where days may be empty, those before the first delivered one among the `due` days: their files may be on their way.
         """
@@ -130,13 +130,13 @@ class Gaps(OnWarehouse):
         if dataset.feed.on_missing is OnMissing.pass_ and not dataset.is_monthly:
             first = min(self._there(name, due), default=dt.date.max)
             return {day: f"{name} has no delivery yet" for day in days if day < first}
-        wanted = tuple(sorted({dataset.due(day) for day in dataset.with_lookback(days)}))
+        wanted = tuple(sorted({dataset.due(day) for day in dataset.with_window(days)}))
         there = self._there(name, wanted)
         found = {}
         for day in days:
-            if absent := [d for d in dataset.with_lookback((day,)) if dataset.due(d) not in there]:
-                of = "" if absent[-1] == day else f" for {absent[-1]}, which it looks back at"
-                found[day] = f"{name} has no delivery{of}"
+            if absent := [d for d in dataset.with_window((day,)) if dataset.due(d) not in there]:
+                looks = "looks back at" if absent[-1] < day else "looks ahead to"
+                found[day] = f"{name} has no delivery{'' if day in absent else f' for {absent[-1]}, which it {looks}'}"
         return found
 
     def _there(self, name: str, days: Days) -> set[dt.date]:

@@ -20,6 +20,7 @@ from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force, place_of
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.delta.opening import is_table
 from backfill_assets.delta.reading import held_by_day
 from backfill_assets.evidence.versions import fingerprints_of_days
@@ -31,6 +32,8 @@ Deliveries = Mapping[dt.date, Sequence[Delivery]]
 """Deliveries by delivery day."""
 GOLDEN: Final = "golden:"
 """The beginning of the names of golden sources among fingerprints, which references do not have."""
+_AWAITED: Final = "awaited:"
+"""The beginning of a day among the origins of another one that looks ahead to it, and may still get rows of it."""
 _WEEK: Final = 7
 """How many earlier days are searched for a delivery with the same content."""
 _NONE: Final[Mapping[dt.date, int]] = {}
@@ -70,9 +73,28 @@ def staged_inputs(dataset: Dataset, day: dt.date, deliveries: Deliveries, refere
     return digest([own, dict(references)])
 
 
-def fact_inputs(dataset: Dataset, day: dt.date, deliveries: Deliveries, references: Mapping[str, str]) -> str:
-    """Digest of the inputs of one day of the fact: its own staged inputs and those of the days it looks back at."""
-    return digest([staged_inputs(dataset, d, deliveries, references) for d in dataset.with_lookback((day,))])
+def fact_inputs(
+    dataset: Dataset, day: dt.date, deliveries: Deliveries, references: Mapping[str, str], over: dt.date
+) -> str:
+    """Digest of the inputs of one day of the fact: the staged inputs of all days of its window, and those that it awaits."""
+    staged = [staged_inputs(dataset, d, deliveries, references) for d in dataset.with_window((day,))]
+    waits = awaited(dataset, day, deliveries, over)
+    return digest([*staged, list(waits)] if waits else staged)
+
+
+def awaited(dataset: Dataset, day: dt.date, deliveries: Deliveries, over: dt.date) -> tuple[dt.date, ...]:
+    """The days that a day looks ahead to and that may still get their first rows; `over` is the newest day that is over."""
+    if not dataset.lookahead_days or dataset.source is None:
+        return ()
+    after = (d for d in dataset.with_window((day,)) if d > day)
+    return tuple(d for d in after if d > over or not _has_come(dataset, d, deliveries.get(dataset.due(d), ())))
+
+
+def _has_come(dataset: Dataset, day: dt.date, own: Sequence[Delivery]) -> bool:
+    """Whether a day that is over has its delivery, or may be without one."""
+    if dataset.feed.on_missing is OnMissing.fail:
+        return any(one.rows for one in own)
+    return not dataset.may_still_come(day, max((one.delivered_at for one in own), default=None))
 
 
 def origin(delivery: Delivery) -> str:
@@ -90,21 +112,23 @@ def _content(delivery: Delivery) -> list[str | int]:
     return [delivery.path, delivery.fingerprint, *again]
 
 
-def origins(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[str, ...]:
-    """The deliveries that one day of the fact is built from, with those of the days it looks back at, oldest first.
+def origins(dataset: Dataset, day: dt.date, deliveries: Deliveries, over: dt.date) -> tuple[str, ...]:
+    """The deliveries that one day of the fact is built from, with all of its window, oldest first; then the days that it awaits.
 
     They show what came or went later, without comparing times.
     """
-    return tuple(dict.fromkeys(origin(d) for d in _behind(dataset, day, deliveries)))
+    known = dict.fromkeys(origin(d) for d in _behind(dataset, day, deliveries))
+    return (*known, *(f"{_AWAITED}{d}" for d in awaited(dataset, day, deliveries, over)))
 
 
 def _behind(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[Delivery, ...]:
     return _oldest_first(d for own in dataset.fact_delivery_days((day,)) for d in deliveries.get(own, ()))
 
 
-def names_ever(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[frozenset[str], ...]:
-    """All names that each of the deliveries of `origins` ever had, in their order."""
-    return tuple({origin(d): origins_ever(d) for d in _behind(dataset, day, deliveries)}.values())
+def names_ever(dataset: Dataset, day: dt.date, deliveries: Deliveries, over: dt.date) -> tuple[frozenset[str], ...]:
+    """All names that each of `origins` ever had, in their order."""
+    ever = {origin(d): origins_ever(d) for d in _behind(dataset, day, deliveries)}
+    return tuple(ever.get(name, frozenset({name})) for name in origins(dataset, day, deliveries, over))
 
 
 def lost_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) -> frozenset[dt.date]:
@@ -135,21 +159,22 @@ def source_state(
     day: dt.date,
     deliveries: Deliveries,
     staged: Mapping[dt.date, StagedDay],
+    over: dt.date,
     gone: Collection[Place] = (),
     rows: Mapping[dt.date, int] = _NONE,
 ) -> SourceState:
-    """What was delivered for one business day and the days that it looks back at, for the checks.
+    """What was delivered for one business day and the other days of its window, for the checks.
 
     `deliveries` are those in force, also of the week before the day: no check judges superseded or withdrawn ones.
-    `gone` are the places of deliveries whose file is no longer among the sources. `rows` are the numbers of staged rows, if
-    files have whole months.
+    `over` is the newest day that is over. `gone` are the places of deliveries whose file is no longer among the sources. `rows` are
+    the numbers of staged rows, if files have whole months.
     """
     own, read = deliveries.get(dataset.due(day), ()), deliveries_of(dataset, day, deliveries)
-    before = (d for d in dataset.with_lookback((day,)) if d != day)
+    around = (d for d in dataset.with_window((day,)) if d != day)
     behind = [d for own_day in dataset.fact_delivery_days((day,)) for d in deliveries.get(own_day, ())]
     prints = {d.fingerprint for d in own}
     stale = [d for earlier in week_before(day) for d in deliveries.get(earlier, ()) if d.fingerprint in prints]
-    looked_back = (_source_day(dataset, d, deliveries, staged, rows) for d in before)
+    beside = (_source_day(dataset, d, deliveries, staged, rows) for d in around)
     return SourceState(
         deliveries=len(own),
         rows=_own_rows(dataset, day, own, rows),
@@ -157,7 +182,8 @@ def source_state(
         outside_rows=staged[day].outside_rows if day in staged else 0,
         delivered_at=max((d.delivered_at for d in own), default=None),
         rows_read=sum(d.rows for d in read),
-        faulty_before=tuple(one for one in looked_back if not one.rows or one.bad_rows),
+        faulty_beside=tuple(one for one in beside if not one.rows or one.bad_rows),
+        awaited=awaited(dataset, day, deliveries, over),
         identical=_identical({*behind, *stale}),
         gone=tuple(d.path for d in behind if place_of(d) in gone),
     )
@@ -206,7 +232,7 @@ def plain_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str, st
 def reference_fingerprints(
     loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
 ) -> Mapping[dt.date, Mapping[str, str]]:
-    """Fingerprints of every reference by day and name; of versions, those of the day and of the days that it looks back at.
+    """Fingerprints of every reference by day and name; of versions, those of all days that the day reads.
 
     Raises:
         SourceError: a file is missing, cannot be read, or disappears during the reading.

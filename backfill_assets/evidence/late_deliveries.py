@@ -35,10 +35,10 @@ _OVER: Final = frozenset({UnitState.published, UnitState.rolled_back, UnitState.
 class LateDay:
     """A published day whose deliveries changed since it was built, or a `gap`: a due day without content.
 
-    Deliveries came, or were superseded or withdrawn. `files` are those that have not landed yet; empty if the run of
-    another day has landed all. `deliveries` is a digest of all files behind the day, landed or not, the published
-    files, the references of a gap, and the units that have held the day: it changes only if one comes or goes, or a claim or
-    hold ends.
+    Deliveries came, or were superseded or withdrawn, for any day of its window. `files` are those that have not landed yet;
+    empty if the run of another day has landed all. `deliveries` is a digest of all files behind the day, landed or not, the
+    published files, the references of a gap, and the units that have held the day: it changes only if one comes or goes, or a
+    claim or hold ends.
     `waits_for` says what keeps a live run from working on the day: a claim of an open unit, or a hold, in any dataset
     of its release group; empty if nothing does. The unit of an earlier live run of the day does not: it is resumed.
     """
@@ -118,11 +118,16 @@ class LateDeliveries(OnWarehouse):
 
         Unless a reference has changed since: the version of a day may come after its rows.
         """
-        judged = set()
+        judged, over = set(), dataset.newest_over(self.clock.now())
         for day, unit in self.ledger.claims(dataset.name, gaps).items():
             found = self.ledger.evidence(unit, dataset.name, [day]).get((dataset.name, day))
             live = self.ledger.unit(unit).live
-            if not live or found is None or not found.verdicts or found.deliveries != origins(dataset, day, known):
+            if (
+                not live
+                or found is None
+                or not found.verdicts
+                or found.deliveries != origins(dataset, day, known, over)
+            ):
                 continue
             if all(found.references.get(name) == now for name, now in references.get(day, {}).items()):
                 judged.add(day)
@@ -200,7 +205,8 @@ class LateDeliveries(OnWarehouse):
         """
         contents = self.ledger.contents(dataset.name, {day: layout_digest(active.get(day, ())) for day in days})
         built = {day: found.deliveries for day, found in contents.items() if found.deliveries is not None}
-        return {day for day, own in built.items() if origins(dataset, day, known) != own}
+        over = dataset.newest_over(self.clock.now())
+        return {day for day, own in built.items() if origins(dataset, day, known, over) != own}
 
     def _waits(self, name: str, days: Days) -> Mapping[dt.date, str]:
         """Why a live run of each day would be refused; a live run works on all datasets of the release group."""

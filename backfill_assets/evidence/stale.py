@@ -242,13 +242,14 @@ class Staleness(OnWarehouse):
                 causes.setdefault(day, set()).add(StaleCause.source)
             return
         dataset = self.datasets[name].dataset
+        gone = frozenset(() if dataset.lands_files else self._late.gone(name))
         for day, one in known.items():
             if one.inputs == now[day].inputs:
                 continue
             own = causes.setdefault(day, set())
             own |= set(_changed_references(one.references, now[day].references))
-            if not dataset.lands_files and not now[day].deliveries:
-                continue  # gone from its source table, or built only from upstream
+            if dataset.source is None or day in gone:
+                continue
             # A source that is read differently lands files again, which have other names then.
             reread = bool(own & {StaleCause.reading, StaleCause.contract})
             other = now[day].has_other_files(one.deliveries or ()) if reread else one.deliveries != now[day].deliveries

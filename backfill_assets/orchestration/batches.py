@@ -146,8 +146,8 @@ def build(context: dg.AssetExecutionContext, application: Application, unit: Uni
     try:
         with BatchPool(application.ledger, context.log.error) as pool:
             while days:
-                # Days that look back at the same ones would stage them at the same time.
-                most = 1 if application.dataset(name).lookback_days else gate.at_once
+                # Days that read the same other days would stage them at the same time.
+                most = 1 if application.dataset(name).has_own_window else gate.at_once
                 pool.wait(most)
                 batch, days = gate.cut(days)
                 # Before the session, which would stay open while another launch is working.

@@ -293,7 +293,7 @@ def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
         job=job,
         cron_schedule=f"{int(minute)} {int(hour)} * * *",
         execution_timezone=members[0].time_zone,
-        description=f"Yesterday's partition of {', '.join(group)}.",
+        description=f"The newest due partition of {', '.join(group)}: yesterday's, unless days look ahead.",
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         moment = context.scheduled_execution_time

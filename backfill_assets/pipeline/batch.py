@@ -144,10 +144,10 @@ class Pipeline(Landing):
         """
         name, days = attempt.dataset, attempt.days
         loaded = self.datasets[name]
-        read = loaded.dataset.with_lookback(days) if loaded.staging is not None else ()
+        read = loaded.dataset.with_window(days) if loaded.staging is not None else ()
         outdated = self.outdated_readings(name, loaded.dataset.fact_delivery_days(days))
-        if outdated or (loaded.dataset.lookback_days and self.days_to_land(name, days)):
-            # A launch of the shadow alone: the days looked back at must have all their files, and be the same in every batch.
+        if outdated or (loaded.dataset.has_own_window and self.days_to_land(name, days)):
+            # A launch of the shadow alone: the other days of a window must have all their files, and be the same in every batch.
             self.land_what_is_there(spark, name, days, live=unit.live)
         for _ in range(_TRIES):
             files, given = self.basis.source_files(name, days), self.basis.reference_stamps(name)
@@ -351,9 +351,10 @@ class Pipeline(Landing):
         force = in_force(dataset, self.basis.known(name, near))
         files = [d for d in force if d.day in window] if dataset.lands_files else []
         deliveries, gone = by_delivery_day(force), gone_from_sources(self.layout, files)
-        staged = self.ledger.staged(name, dataset.with_lookback(days))
+        staged = self.ledger.staged(name, dataset.with_window(days))
         rows = rows_in_staging(loaded, self.layout, staged.values()) if dataset.is_monthly else {}
-        found = {day: source_state(dataset, day, deliveries, staged, gone, rows) for day in days}
+        over = dataset.newest_over(self.clock.now())
+        found = {day: source_state(dataset, day, deliveries, staged, over, gone, rows) for day in days}
         if any(one.identical for one in found.values()) and aggregates_deliveries(spark, loaded):
             return {day: replace(one, aggregated=True) for day, one in found.items()}
         return found

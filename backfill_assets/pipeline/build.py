@@ -102,13 +102,13 @@ def _differing(frames: Frames, days: Collection[dt.date], alone: DataFrame) -> M
 
 
 def _rows(frames: Frames, days: tuple[dt.date, ...], tables: Mapping[str, DataFrame]) -> DataFrame:
-    """The rows of the fact model, without the days that were only looked back at."""
+    """The rows of the fact model, without the other days of their windows."""
     dataset = frames.dataset
     fact = run_model(frames.spark, frames.loaded.fact, tables)
     _check_columns(frames.loaded, fact.schema)
     read = {day for name in dataset.upstream for day in dataset.upstream_days(name, days)}
-    before = read | set(dataset.with_lookback(days))
-    return fact.where(~is_true(in_days(dataset.partition_column, before - set(days))))
+    beside = read | set(dataset.with_window(days))
+    return fact.where(~is_true(in_days(dataset.partition_column, beside - set(days))))
 
 
 def _audited(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.date], audit: Audit) -> DataFrame:

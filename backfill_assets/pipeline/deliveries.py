@@ -176,9 +176,12 @@ class DeliveryCommands:
 
     def _done(self, name: str, changed: tuple[Delivery, ...]) -> Done:
         dataset = self.pipeline.datasets[name].dataset
-        back, last = dataset.lookback_days * ONE_DAY, dataset.end or dt.date.max
+        back, ahead = dataset.lookback_days * ONE_DAY, dataset.lookahead_days * ONE_DAY
+        last = dataset.end or dt.date.max
         brought = [own for one in changed if (own := dataset.brought_by(one.day))]
-        days = {day for own in brought for day in day_range(own[0], min(last, own[-1] + back))}
+        days = {
+            day for own in brought for day in day_range(max(dataset.start, own[0] - ahead), min(last, own[-1] + back))
+        }
         published = published_among(self.pipeline.ledger, self.pipeline.tables[name], name, days)
         return Done(changed, tuple(sorted(days)), tuple(sorted(published)))
 

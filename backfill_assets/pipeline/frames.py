@@ -68,7 +68,7 @@ class Frames:
 
     @cached_property
     def references(self) -> Mapping[str, DataFrame]:
-        """Every reference by name, for all days of the shadow and those looked back at; see `reference_tables`."""
+        """Every reference by name, for all days of the shadow and of their windows; see `reference_tables`."""
         return reference_tables(self.spark, self.loaded, self.layout, self.dataset.days_read(self.days))
 
     @cached_property
@@ -82,7 +82,7 @@ class Frames:
         Raises:
             SourceError: nothing is staged, or a reference does not fit what `dataset.yaml` declares.
         """
-        staged = {"staging": self.staging(self.dataset.with_lookback(days))} if self.dataset.source else {}
+        staged = {"staging": self.staging(self.dataset.with_window(days))} if self.dataset.source else {}
         return {**staged, **upstream, **{name: self._reference(name, days) for name in self.references}}
 
     def _reference(self, name: str, days: tuple[dt.date, ...]) -> DataFrame:

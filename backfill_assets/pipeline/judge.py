@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Final, assert_never
@@ -149,34 +149,46 @@ def _not_empty(dataset: Dataset, m: DayMeasurement, contract: Contract) -> Check
 
 
 def _source_present(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
-    may_be_empty, awaited = dataset.feed.on_missing is OnMissing.pass_, _is_awaited(dataset, m)
-    tolerated = may_be_empty and not awaited
-    absent = [one.day for one in m.source.faulty_before if not one.rows]
-    behind = f"none for {format_days(absent, most=3)}, which the day looks back at" if absent else ""
-    gone = [_source_gone(m.source.gone)] if m.source.gone else []
-    if m.source.rows:
-        found = f"{m.source.deliveries} deliveries"
-        found = f"{found}, {behind}" if behind else found
-        return CheckOutcome(may_be_empty or not absent, "a delivery", found, note="; ".join(gone))
-    found = f"{m.source.deliveries} deliveries without a row" if m.source.deliveries else "none"
+    source, may_be_empty = m.source, dataset.feed.on_missing is OnMissing.pass_
+    may_come = dataset.may_still_come(m.day, source.delivered_at)
+    absent = [one.day for one in source.faulty_beside if not one.rows and one.day not in source.awaited]
+    beside = [f"none for {_beside(absent, m.day)}"] if absent else []
+    beside += [f"none yet for {_beside(source.awaited, m.day)}"] if source.awaited else []
+    complete = (may_be_empty or not absent) and not source.awaited
+    tolerated = complete and may_be_empty and not may_come
+    found = f"{source.deliveries} deliveries{'' if source.rows else ' without a row'}" if source.deliveries else "none"
+    notes = []
+    if source.rows:
+        found = ", ".join((found, *beside))
+    else:
+        notes = [*_without_rows(dataset, m, passes=tolerated), *beside]
+    if source.awaited:
+        notes.append(f"launch the day again when {format_days(source.awaited, most=3)} is over and has landed")
+    notes += [_source_gone(source.gone)] if source.gone else []
+    passed = complete if source.rows else tolerated
+    return CheckOutcome(passed, "a delivery", found, note="; ".join(notes))
+
+
+def _without_rows(dataset: Dataset, m: DayMeasurement, *, passes: bool) -> list[str]:
     notes = [
-        "no source data; the dataset lets such days pass" if tolerated else "no source data was delivered for the day"
+        "no source data; the dataset lets such days pass" if passes else "no source data was delivered for the day"
     ]
-    if may_be_empty and awaited:
+    if dataset.feed.on_missing is OnMissing.pass_ and dataset.may_still_come(m.day, m.source.delivered_at):
         notes.append(
             "on_missing: pass needs a file of the month that was last changed after the day; if times of change say nothing about "
             "your files: checks.source_present: {severity: warn}"
         )
     if m.source.rows_read and not (dataset.is_monthly and m.source.deliveries):
         notes.append(f"files of later days, with {number_of(m.source.rows_read, 'row')}, do not replace its own")
-    notes += [*([behind] if behind else []), *gone]
-    return CheckOutcome(tolerated, "a delivery", found, note="; ".join(notes))
+    return notes
 
 
-def _is_awaited(dataset: Dataset, m: DayMeasurement) -> bool:
-    """Whether rows of the day may still come, because no file of its month was written after it."""
-    newest = m.source.delivered_at
-    return dataset.is_monthly and (newest is None or newest < dataset.end_of(m.day))
+def _beside(days: Iterable[dt.date], day: dt.date) -> str:
+    """Other days of the window of a day, and on which side of it they are."""
+    before, after = [d for d in days if d < day], [d for d in days if d > day]
+    texts = [f"{format_days(before, most=3)}, which the day looks back at"] if before else []
+    texts += [f"{format_days(after, most=3)}, which the day looks ahead to"] if after else []
+    return " and ".join(texts)
 
 
 def _source_gone(paths: Sequence[str]) -> str:
@@ -204,14 +216,12 @@ def _corrupt_rows(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     limit = dataset.checks.corrupt_rows.max_rows
     bad = m.source.corrupt_rows + m.source.outside_rows
     found = f"{m.source.corrupt_rows} unreadable, {m.source.outside_rows} of another day, of {m.source.rows_read} rows"
-    # The limit is per day, also for days that are only looked back at.
-    before = [one for one in m.source.faulty_before if one.bad_rows > limit]
-    if before:
-        days = format_days((one.day for one in before), most=3)
-        found += (
-            f"; {number_of(sum(one.bad_rows for one in before), 'such row')} of {days}, which the day looks back at"
-        )
-    return CheckOutcome(bad <= limit and not before, "no such rows", found, f"{limit} rows" if limit else "")
+    # The limit is per day, also for the other days of its window.
+    beside = [one for one in m.source.faulty_beside if one.bad_rows > limit]
+    if beside:
+        rows = number_of(sum(one.bad_rows for one in beside), "such row")
+        found += f"; {rows} of {_beside([one.day for one in beside], m.day)}"
+    return CheckOutcome(bad <= limit and not beside, "no such rows", found, f"{limit} rows" if limit else "")
 
 
 def _identical_files(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:

@@ -24,20 +24,22 @@ from backfill_assets.dataset.sources import Golden
 FIRST_ROWS: Final = "first load of the day: nothing is published to compare with"
 _REMEDY = (
     "the fact model uses days that another launch would not read; let it use for each day only the days that it "
-    "looks back at, such as by a window RANGE BETWEEN INTERVAL … PRECEDING"
+    "looks back at or ahead to, such as by a window RANGE BETWEEN INTERVAL … PRECEDING AND …"
 )
 
 
 def days_to_build_alone(dataset: Dataset, days: Sequence[dt.date], seed: str) -> tuple[dt.date, ...]:
     """The last day of a batch, which has most days before it, and one drawn by the seed; none if no day sees another.
 
-    A model that forgets the day of a reference with versions sees those of all days of the batch.
+    Where days look ahead, also the first one, which has most days after it. A model that forgets the day of a reference with
+    versions sees those of all days of the batch.
     """
-    if not (dataset.looks_back or dataset.versioned) or len(days) <= 1:
+    if not (dataset.has_window or dataset.versioned) or len(days) <= 1:
         return ()
     *others, last = sorted(days)
     drawn = others[int(digest([seed, *map(str, others)])[:12], 16) % len(others)]
-    return (drawn, last)
+    first = others[:1] if dataset.lookahead_days else []
+    return tuple(sorted({*first, drawn, last}))
 
 
 def judge_alone(alone: Sequence[Alone]) -> CheckOutcome:

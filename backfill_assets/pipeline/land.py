@@ -193,7 +193,7 @@ class Landing(OnWarehouse):
     """Lands files into raw and checks raw, before a batch of days is staged."""
 
     def land(self, spark: SparkSession, name: str, days: Days, *, live: bool = False) -> Landed:
-        """Land the deliveries from which these business days, and the days that they look back at, are built.
+        """Land the deliveries from which these business days, and the other days of their windows, are built.
 
         A file that is already the newest at its path is skipped, unless raw has lost rows of its day. Content that is delivered
         again becomes the newest again, and is in raw already. Deliveries read under an older declaration are read again: from

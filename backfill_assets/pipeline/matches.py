@@ -23,9 +23,10 @@ def with_matches(frame: DataFrame, frames: Frames) -> DataFrame:
         names = {to: f"_{name}_{i}" for i, (_, to) in enumerate(pairs)}
         found = known.select(*(F.col(to).alias(own) for to, own in names.items())).dropna()
         if check.reference in frames.dataset.versioned:
-            day, back = names[frames.dataset.partition_column], frames.dataset.most_lookback_days
+            day = names[frames.dataset.partition_column]
             key = [own for own in names.values() if own != day]
-            keys = _versions(found, key, day, back).withColumnRenamed(_COUNT, _mark(name))
+            ahead, back = frames.dataset.lookahead_days, frames.dataset.most_lookback_days
+            keys = _versions(found, key, day, ahead, back).withColumnRenamed(_COUNT, _mark(name))
         else:
             keys = found.groupBy(*names.values()).agg(F.max(F.lit(1)).alias(_mark(name)))
         same = [frame[own] == keys[names[to]] for own, to in pairs]
@@ -48,13 +49,13 @@ def _referred(check: ReferenceCheck, frames: Frames) -> tuple[DataFrame, list[tu
     return rows.withColumn(_READ_BY, read_by), [*pairs, (own_day, _READ_BY)]
 
 
-def _versions(found: DataFrame, key: Sequence[str], day: str, back: int) -> DataFrame:
-    """The number of versions by key and day: the most on this day or on any of the days `back`, which it reads as well."""
+def _versions(found: DataFrame, key: Sequence[str], day: str, ahead: int, back: int) -> DataFrame:
+    """The number of versions by key and day: the most on this day or on any other day that it reads as well."""
     counted = found.groupBy(*key, day).agg(F.count("*").alias(_COUNT))
-    if not back:
+    if not back and not ahead:
         return counted
-    later = F.explode(F.sequence(F.col(day), F.date_add(F.col(day), back)))
-    several = counted.where(F.col(_COUNT) > 1).withColumn(day, later)
+    read_by = F.explode(F.sequence(F.date_sub(F.col(day), ahead), F.date_add(F.col(day), back)))
+    several = counted.where(F.col(_COUNT) > 1).withColumn(day, read_by)
     return counted.unionByName(several).groupBy(*key, day).agg(F.max(_COUNT).alias(_COUNT))
 
 

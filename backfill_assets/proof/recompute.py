@@ -123,7 +123,7 @@ class SparkRecomputations(OnSpark):
             references = reference_tables(spark, loaded, self.layout, loaded.dataset.days_read(sampled.days))
             tables = {**upstream_tables(spark, self.layout, places), **references}
             if loaded.dataset.source is not None:
-                read = loaded.dataset.with_lookback(sampled.days)
+                read = loaded.dataset.with_window(sampled.days)
                 tables["staging"] = staged_rows(spark, loaded, self.layout, read, sampled.deliveries, arrange)
             arranged = {name: arrange(table) for name, table in tables.items()}
             # The audit columns of a scratch shadow are never read.

@@ -198,7 +198,7 @@ def dataset_metrics(published: Published, now: dt.datetime) -> DatasetMetrics:
 
 def watermark(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> Watermark:
     """How far these published days reach, and how far they should at an aware moment, by the dataset's calendar."""
-    newest_day = dataset.newest_day(now)
+    newest_day = dataset.newest_to_launch(now)
     due = newest_day if newest_day >= dataset.start and not dataset.is_draft else None
     if not days:
         return Watermark(None, None, due, None, None)
@@ -206,8 +206,10 @@ def watermark(dataset: Dataset, days: Collection[dt.date], now: dt.datetime) -> 
     gaps = tuple(runs_of_days(gaps_of(dataset, days, now)))
     if due is None or newest >= due:
         return Watermark(newest, gap_free, due, 0, 0.0, gaps)
-    # A day becomes a partition when it is over, and as many days earlier as the offset says.
-    since = dt.datetime.combine(newest + (2 - dataset.end_offset) * ONE_DAY, dt.time(), dataset.zone)
+    # A day becomes a partition when it is over, and as many days earlier as the offset says; it is due when its window is over.
+    offset = min(0, dataset.end_offset) if dataset.lag_days else dataset.end_offset
+    ahead = min(dataset.lag_days, ((dataset.end or dt.date.max) - newest).days - 1)
+    since = dt.datetime.combine(newest + (2 - offset + ahead) * ONE_DAY, dt.time(), dataset.zone)
     return Watermark(newest, gap_free, due, (due - newest).days, _hours(now - since.astimezone(dt.UTC)), gaps)
 
 

@@ -48,7 +48,7 @@ def test_the_models_make_of_a_golden_case_what_it_expects(
         assert sum(d.corrupt_rows for d in deliveries) == 0
     if dataset.source is not None:
         force = received((), in_order(dataset, deliveries)) if dataset.lands_files else deliveries
-        counts = stage(spark, loaded, layout, dataset.with_lookback(case.days), force)
+        counts = stage(spark, loaded, layout, dataset.with_window(case.days), force)
         assert sum(c.outside_rows for c in counts.values()) == 0
     places = [UpstreamDays(u, {PUBLISHED: dataset.upstream_days(u.name, case.days)}) for u in case.upstreams.values()]
     frames = Frames(spark, loaded, layout, ATTEMPT, case.days, places)

@@ -142,7 +142,7 @@ class Kit:
         return stage(self.spark, loaded, self.layout, days, self.in_force(loaded))
 
     def build(self, loaded: LoadedDataset, *days: dt.date, folder: str = FOLDER) -> None:
-        self.stage(loaded, *loaded.dataset.with_lookback(days))
+        self.stage(loaded, *loaded.dataset.with_window(days))
         audit = Audit(NOW, "u_1", loaded.code_version)
         build_shadow(self.frames(loaded, *days, folder=folder), audit)
 

@@ -334,6 +334,14 @@ def test_a_dataset_that_grows_has_partitions_up_to_yesterday_in_its_own_time_zon
     assert misfits(trips(end="2024-01-11"), catalog) == ()
 
 
+def test_a_dataset_that_looks_ahead_names_the_newest_day_that_can_be_published(tmp_path: Path) -> None:
+    write_dataset(tmp_path, yaml=GROWING.format(offset=0) + "lookahead_days: 1\n")
+    now = dt.datetime(2024, 1, 9, 16, tzinfo=dt.UTC)
+    (problem,) = misfits(trips(end="2024-01-09"), load_folder(tmp_path), now=now)
+    newest = "the newest partition of trips that can be published when the day after it is over (lookahead_days) is 2024-01-08"
+    assert newest in str(problem)
+
+
 @pytest.fixture
 def chain(tmp_path: Path) -> Catalog:
     """trips -> totals -> report, the last of which keeps its releases for two weeks only."""

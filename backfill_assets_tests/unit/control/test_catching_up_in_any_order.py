@@ -74,7 +74,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def begins_later(self, start: dt.date) -> None:
         datasets = self.shop.world.datasets
-        datasets["totals"] = datasets["totals"].with_upstream_starts({"sales": DAYS[0]})
+        datasets["totals"] = datasets["totals"].linked({"sales": DAYS[0]})
         self.shop.says("totals", start=start)
         self.totals_days = DAYS[DAYS.index(start) :]
 

@@ -160,12 +160,43 @@ def test_an_extract_writes_no_file_of_a_month() -> None:
         )
 
 
-@given(some_days, st.integers(0, 40))
-def test_lookback_never_reaches_before_the_start(days: tuple[dt.date, ...], back: int) -> None:
-    found = dataset(lookback_days=back).with_lookback(days)
+@given(some_days, st.integers(0, 40), st.integers(0, 40), st.integers(0, 40))
+def test_a_window_never_reaches_out_of_the_history(days: tuple[dt.date, ...], back: int, ahead: int, more: int) -> None:
+    end = max(days) + dt.timedelta(days=more)
+    found = dataset(lookback_days=back, lookahead_days=ahead, end=str(end)).with_window(days)
     assert set(days) <= set(found)
-    assert min(found) >= START
-    assert set(found) == {d for day in days for d in day_range(max(START, day - dt.timedelta(days=back)), day)}
+    before, after = dt.timedelta(days=back), dt.timedelta(days=ahead)
+    assert set(found) == {
+        d for day in days for d in day_range(max(START, day - before), min(end, day + after)) if START <= d <= end
+    }
+
+
+def test_a_day_is_due_when_the_days_that_its_release_group_looks_ahead_to_are_over() -> None:
+    now = dt.datetime(2024, 3, 10, 12, tzinfo=dt.UTC)
+    plain = dataset(time_zone="UTC")
+    assert (plain.live_day(now), plain.newest_to_launch(now)) == (dt.date(2024, 3, 9), dt.date(2024, 3, 9))
+    behind = plain.linked({}, 2)
+    assert (behind.live_day(now), behind.newest_to_launch(now)) == (dt.date(2024, 3, 7), dt.date(2024, 3, 7))
+    assert behind.newest_day(now) == plain.newest_day(now)
+    today = dataset(time_zone="UTC", end_offset=1)
+    assert (today.newest_to_launch(now), today.newest_over(now)) == (dt.date(2024, 3, 10), dt.date(2024, 3, 9))
+    assert today.linked({}, 1).newest_to_launch(now) == dt.date(2024, 3, 8)
+    assert today.linked({}, 1).newest_due(now) == dt.date(2024, 3, 8)
+    ended = dataset(time_zone="UTC", end="2024-03-09").linked({}, 2)
+    assert ended.newest_to_launch(now) == dt.date(2024, 3, 9)
+
+
+def test_only_a_check_that_blocks_keeps_days_back_that_look_ahead() -> None:
+    loose = PLAIN["checks"] | {"source_present": {"severity": "warn"}}
+    dataset(checks=loose)
+    with pytest.raises(ValidationError, match=r"only this check keeps a day back .*; let it block"):
+        dataset(checks=loose, lookahead_days=1)
+
+
+def test_a_published_day_after_the_end_keeps_itself_in_its_window() -> None:
+    day = dt.date(2024, 3, 5)
+    ended = dataset(end="2024-03-01", lookback_days=1, lookahead_days=1)
+    assert ended.with_window((day,)) == (day - dt.timedelta(days=1), day)
 
 
 def test_contradictions_carry_the_path_of_their_key() -> None:

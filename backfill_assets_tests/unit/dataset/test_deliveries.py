@@ -197,7 +197,7 @@ def test_an_order_that_moves_moves_the_inputs_and_makes_a_published_day_late() -
 
     def inputs(deliveries: tuple[Delivery, ...]) -> tuple[str, tuple[str, ...]]:
         force = force_by_day(described(), deliveries)
-        return staged_inputs(described(), D7, force, {}), origins(described(), D7, force)
+        return staged_inputs(described(), D7, force, {}), origins(described(), D7, force, D7)
 
     assert contents(again) == ["B", "A"]
     assert set(inputs(again)[1]) == set(inputs(known)[1])

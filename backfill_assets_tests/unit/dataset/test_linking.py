@@ -153,6 +153,21 @@ def test_a_draft_joins_no_groups_that_are_live(tmp_path: Path) -> None:
     assert catalog.live_groups == (("rides",), ("trips",))
 
 
+def test_a_group_lags_by_as_many_days_as_a_member_looks_ahead(tmp_path: Path) -> None:
+    write_dataset(tmp_path, "trips", f"{YAML}lookahead_days: 2\n")
+    derived(tmp_path)
+    derived(tmp_path, f"{TOTALS}state: draft\n", "monthly")
+    write_dataset(tmp_path, "rides", YAML.replace("name: trips", "name: rides"))
+    catalog = load_folder(tmp_path)
+    assert problems(catalog) == ""
+    assert {name: one.dataset.lag_days for name, one in catalog.datasets.items()} == {
+        "trips": 2,
+        "totals": 2,
+        "monthly": 0,
+        "rides": 0,
+    }
+
+
 def test_a_circle_is_refused_with_all_its_members(tmp_path: Path) -> None:
     write_dataset(tmp_path)
     derived(tmp_path, name="egg", upstream="hen")

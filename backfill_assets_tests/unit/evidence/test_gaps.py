@@ -55,6 +55,21 @@ def test_a_day_whose_own_source_is_looked_back_at_waits_for_the_days_before_it(i
     assert found(inbox)[LAST] == ""
 
 
+def test_a_day_waits_for_the_days_that_it_looks_ahead_to(inbox: Inbox) -> None:
+    inbox.says(lookahead_days=1)
+    assert found(inbox)[FIRST] == f"sales has no delivery for {day(56)}, which it looks ahead to"
+    assert found(inbox)[day(56)] == "sales has no delivery"
+    assert found(inbox)[day(57)] == ""
+
+
+def test_a_group_that_looks_ahead_has_no_gap_before_the_days_after_it_are_over(inbox: Inbox) -> None:
+    for name in ("sales", "totals"):
+        inbox.world.datasets[name] = inbox.world.datasets[name].linked({}, 1)
+        inbox.says(name)
+    assert max(found(inbox)) == day(57)
+    assert gaps_of(inbox.world.datasets["sales"], [FIRST], inbox.world.clock.now()) == (day(56), day(57))
+
+
 def test_a_member_has_gaps_from_its_own_start_on(inbox: Inbox) -> None:
     inbox.says("totals", start=day(57))
     gaps = Gaps(inbox.warehouse).of(("sales", "totals"))

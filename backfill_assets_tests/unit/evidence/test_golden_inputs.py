@@ -51,7 +51,7 @@ def test_a_golden_file_that_changes_makes_days_stale_but_stages_none_again(world
 def test_digests_of_datasets_without_golden_sources_are_what_they_were(world: World) -> None:
     plain = world.datasets["sales"]
     found = basis(world, plain).inputs("sales", [day(0)])
-    assert found == {day(0): fact_inputs(plain, day(0), {}, {})}
+    assert found == {day(0): fact_inputs(plain, day(0), {}, {}, day(0))}
 
 
 def test_a_golden_file_that_is_gone_is_refused_by_key(world: World) -> None:

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.delivery import Delivery, Place
 from backfill_assets.core.measured import SameContent, SourceDay, SourceState
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import place_of, received
+from backfill_assets.dataset.sources import OnMissing, Source
 from backfill_assets.evidence.inputs import (
+    Deliveries,
+    awaited,
     by_delivery_day,
     deliveries_of,
     fact_inputs,
     force_by_day,
     lost_days,
+    names_ever,
+    origins,
     source_state,
     staged_inputs,
     surplus_days,
 )
 from backfill_assets_tests.harness.judged import BY_KEY, PLAIN, dataset
+
+
+def replaced(described: Dataset, **source: object) -> Source:
+    return described.landing.model_copy(update=source)
+
 
 NOON = dt.datetime(2024, 1, 9, 12, tzinfo=dt.UTC)
 DAYS = [dt.date(2024, 1, day) for day in range(1, 11)]
@@ -35,8 +46,20 @@ def delivered(day: dt.date, fingerprint: str = "f", hours: int = 0) -> Delivery:
     return Delivery("trips", day, f"{day}.csv", fingerprint, 10, at, at, rows=5, corrupt_rows=1)
 
 
-def late(days: int, lookback: int = 0) -> Dataset:
-    return dataset(source=PLAIN["source"] | {"late_days": days}, staging=BY_KEY, lookback_days=lookback)
+def late(days: int, lookback: int = 0, lookahead: int = 0) -> Dataset:
+    source = PLAIN["source"] | {"late_days": days}
+    return dataset(source=source, staging=BY_KEY, lookback_days=lookback, lookahead_days=lookahead)
+
+
+def state_of(
+    described: Dataset,
+    day: dt.date,
+    known: Deliveries,
+    staged: Mapping[dt.date, StagedDay],
+    gone: Collection[Place] = (),
+    rows: Mapping[dt.date, int] | None = None,
+) -> SourceState:
+    return source_state(described, day, known, staged, DAYS[-1], gone, rows or {})
 
 
 @given(st.integers(0, 3), st.sampled_from(DAYS), st.sampled_from(DAYS))
@@ -45,19 +68,19 @@ def test_a_delivery_counts_for_the_days_that_it_may_hold(days: int, business: dt
     assert bool(found) == (0 <= (delivery - business).days <= days)
 
 
-@given(st.integers(0, 2), st.integers(0, 3), st.sampled_from(DAYS), st.sampled_from(DAYS))
+@given(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3), st.sampled_from(DAYS), st.sampled_from(DAYS))
 def test_a_late_file_moves_exactly_the_days_that_read_it(
-    late_days: int, lookback: int, business: dt.date, delivery: dt.date
+    late_days: int, lookback: int, lookahead: int, business: dt.date, delivery: dt.date
 ) -> None:
-    described = late(late_days, lookback)
+    described = late(late_days, lookback, lookahead)
     before = by_delivery_day(delivered(day) for day in DAYS)
     after = by_delivery_day([*(delivered(day) for day in DAYS), delivered(delivery, "other")])
     distance = (delivery - business).days
     staged_moves = staged_inputs(described, business, before, {}) != staged_inputs(described, business, after, {})
-    fact_moves = fact_inputs(described, business, before, {}) != fact_inputs(described, business, after, {})
+    moved = [fact_inputs(described, business, known, {}, DAYS[-1]) for known in (before, after)]
     assert staged_moves == (0 <= distance <= late_days)
     first = max(dt.date(2024, 1, 1), business - dt.timedelta(days=lookback))
-    assert fact_moves == ((first - business).days <= distance <= late_days)
+    assert (moved[0] != moved[1]) == ((first - business).days <= distance <= late_days + lookahead)
 
 
 @given(st.permutations([delivered(DAYS[0], f) for f in "abc"]))
@@ -85,25 +108,53 @@ def test_when_a_file_was_landed_does_not_count_but_its_content_and_references_do
 def test_the_state_of_the_source_sums_the_deliveries_and_takes_the_newest_time() -> None:
     deliveries = by_delivery_day([delivered(DAYS[0]), delivered(DAYS[0], "g", hours=3), delivered(DAYS[2])])
     staged = {DAYS[0]: StagedDay("trips", DAYS[0], "i", "c", outside_rows=4)}
-    state = source_state(late(1), DAYS[0], deliveries, staged)
+    state = state_of(late(1), DAYS[0], deliveries, staged)
     assert (state.deliveries, state.rows, state.corrupt_rows, state.outside_rows, state.rows_read) == (2, 10, 2, 4, 10)
     assert state.delivered_at == NOON + dt.timedelta(hours=3)
-    assert source_state(late(0), DAYS[9], deliveries, {}) == SourceState()
+    assert state_of(late(0), DAYS[9], deliveries, {}) == SourceState()
 
 
 def test_days_looked_back_at_count_where_they_have_no_delivery_or_bad_rows() -> None:
     described = late(0).model_copy(update={"lookback_days": 2})
     known = by_delivery_day([delivered(DAYS[1]), replace(delivered(DAYS[2]), corrupt_rows=0)])
     staged = {DAYS[1]: StagedDay("trips", DAYS[1], "i", "c", outside_rows=4)}
-    assert source_state(described, DAYS[2], known, staged).faulty_before == (
+    assert state_of(described, DAYS[2], known, staged).faulty_beside == (
         SourceDay(DAYS[0], 0, 0),
         SourceDay(DAYS[1], 5, 5),
     )
     # The corrected file of a path replaces the truncated one, whatever its time of change.
     cut = received((), [delivered(day) for day in DAYS[:3]])
     good = received(cut, [replace(delivered(day, "g", hours=-1), corrupt_rows=0) for day in DAYS[:3]])
-    assert source_state(described, DAYS[2], force_by_day(described, [*cut, *good]), {}).faulty_before == ()
-    assert source_state(described, DAYS[2], force_by_day(described, [*cut, *good]), {}).corrupt_rows == 0
+    assert state_of(described, DAYS[2], force_by_day(described, [*cut, *good]), {}).faulty_beside == ()
+    assert state_of(described, DAYS[2], force_by_day(described, [*cut, *good]), {}).corrupt_rows == 0
+
+
+def test_a_day_awaits_the_days_that_it_looks_ahead_to_until_they_have_rows_or_may_have_none() -> None:
+    described, known = late(0, lookahead=2), by_delivery_day(delivered(day) for day in DAYS[:2])
+    assert awaited(described, DAYS[0], known, DAYS[9]) == (DAYS[2],)
+    assert awaited(described, DAYS[0], known, DAYS[0]) == (DAYS[1], DAYS[2])
+    may_be_empty = described.model_copy(update={"source": replaced(described, on_missing=OnMissing.pass_)})
+    assert awaited(may_be_empty, DAYS[0], known, DAYS[2]) == ()
+    # A file that came before its day was over may be followed by another one.
+    assert awaited(may_be_empty, DAYS[0], known, DAYS[0]) == (DAYS[1], DAYS[2])
+    # The file of a month may have been written before the day was over.
+    monthly = may_be_empty.model_copy(update={"source": replaced(may_be_empty, path="{yyyymm}.csv")})
+    (month,) = monthly.delivery_days((DAYS[1],))
+    written = {hours: by_delivery_day([delivered(month, hours=hours)]) for hours in (-6 * 24, 0)}
+    assert awaited(monthly, DAYS[0], written[-6 * 24], DAYS[2]) == (DAYS[2],)
+    assert awaited(monthly, DAYS[0], written[0], DAYS[2]) == ()
+    assert awaited(described.model_copy(update={"end": DAYS[1]}), DAYS[0], known, DAYS[9]) == ()
+    assert awaited(late(0, lookback=2), DAYS[0], known, DAYS[0]) == ()
+
+
+def test_a_day_whose_window_ends_has_other_inputs_and_origins_even_if_nothing_was_delivered() -> None:
+    described, known = late(0, lookahead=1), by_delivery_day([delivered(DAYS[0])])
+    described = described.model_copy(update={"source": replaced(described, on_missing=OnMissing.pass_)})
+    early, final = (origins(described, DAYS[0], known, newest) for newest in DAYS[:2])
+    assert early == (*final, f"awaited:{DAYS[1]}")
+    assert len({fact_inputs(described, DAYS[0], known, {}, newest) for newest in DAYS[:3]}) == 2
+    names = names_ever(described, DAYS[0], known, DAYS[0])
+    assert [one in own for one, own in zip(early, names, strict=True)] == [True, True]
 
 
 def test_raw_has_lost_files_with_fewer_rows_than_were_landed() -> None:
@@ -118,9 +169,9 @@ def test_raw_has_lost_files_with_fewer_rows_than_were_landed() -> None:
 def test_files_of_later_days_are_read_and_count_for_nothing_else() -> None:
     """A day without its file passed `source_present` with its neighbour's, was published empty, and then was late."""
     later = by_delivery_day([delivered(DAYS[1]), delivered(DAYS[2], "g", hours=30)])
-    alone = source_state(late(2), DAYS[0], later, {})
+    alone = state_of(late(2), DAYS[0], later, {})
     assert alone == SourceState(corrupt_rows=2, rows_read=10)
-    both = source_state(late(2), DAYS[1], later, {})
+    both = state_of(late(2), DAYS[1], later, {})
     assert (both.deliveries, both.rows, both.delivered_at, both.rows_read) == (1, 5, NOON, 10)
 
 
@@ -130,7 +181,7 @@ def test_the_file_of_a_month_is_there_for_the_days_of_which_it_has_rows() -> Non
     (month,) = described.delivery_days((DAYS[1],))
     known = by_delivery_day([delivered(month)])
     rows = {DAYS[0]: 3, DAYS[1]: 2, DAYS[2]: 0}
-    found = {day: source_state(described, day, known, {}, rows=rows) for day in DAYS[:4]}
+    found = {day: state_of(described, day, known, {}, rows=rows) for day in DAYS[:4]}
     assert {day: (one.deliveries, one.rows) for day, one in found.items()} == {
         DAYS[0]: (1, 3),
         DAYS[1]: (1, 2),
@@ -138,7 +189,7 @@ def test_the_file_of_a_month_is_there_for_the_days_of_which_it_has_rows() -> Non
         DAYS[3]: (1, 0),
     }
     assert all((one.corrupt_rows, one.rows_read, one.delivered_at) == (1, 5, NOON) for one in found.values())
-    assert [one.day for one in found[DAYS[3]].faulty_before if not one.rows] == [DAYS[2]]
+    assert [one.day for one in found[DAYS[3]].faulty_beside if not one.rows] == [DAYS[2]]
 
 
 def test_late_rows_in_the_file_of_the_next_month_do_not_replace_the_file_of_a_month() -> None:
@@ -148,32 +199,32 @@ def test_late_rows_in_the_file_of_the_next_month_do_not_replace_the_file_of_a_mo
     january, february = (delivered(month) for month in described.delivery_days((ends[1],)))
     staged = dict.fromkeys(ends, 1)
     for known in ([february], [february, replace(january, rows=0, corrupt_rows=0)]):
-        state = source_state(described, ends[1], by_delivery_day(known), {}, rows=staged)
-        assert (state.rows, state.rows_read, state.faulty_before) == (0, 5, (SourceDay(ends[0], 0, 1),))
-    state = source_state(described, ends[1], by_delivery_day([january, february]), {}, rows=staged)
+        state = state_of(described, ends[1], by_delivery_day(known), {}, rows=staged)
+        assert (state.rows, state.rows_read, state.faulty_beside) == (0, 5, (SourceDay(ends[0], 0, 1),))
+    state = state_of(described, ends[1], by_delivery_day([january, february]), {}, rows=staged)
     assert (state.deliveries, state.rows, state.rows_read) == (1, 1, 10)
 
 
 def test_deliveries_whose_file_is_gone_are_named_among_all_that_a_day_reads() -> None:
     one, other = delivered(DAYS[1]), delivered(DAYS[2], "g", hours=30)
     known = by_delivery_day([one, other])
-    assert source_state(late(1), DAYS[1], known, {}, {place_of(one)}).gone == (one.path,)
-    assert source_state(late(1), DAYS[1], known, {}, {place_of(other)}).gone == (other.path,)
-    assert source_state(late(0), DAYS[1], known, {}, {place_of(other)}).gone == ()
-    assert source_state(late(1), DAYS[1], known, {}).gone == ()
+    assert state_of(late(1), DAYS[1], known, {}, {place_of(one)}).gone == (one.path,)
+    assert state_of(late(1), DAYS[1], known, {}, {place_of(other)}).gone == (other.path,)
+    assert state_of(late(0), DAYS[1], known, {}, {place_of(other)}).gone == ()
+    assert state_of(late(1), DAYS[1], known, {}).gone == ()
 
 
 def test_files_of_equal_content_are_named_among_all_that_a_day_reads() -> None:
     one, again = delivered(DAYS[0]), replace(delivered(DAYS[0]), path="again.csv")
     same = SameContent(tuple(sorted((one.path, "again.csv"))), (DAYS[0],))
-    assert source_state(late(0), DAYS[0], by_delivery_day([one, again]), {}).identical == (same,)
+    assert state_of(late(0), DAYS[0], by_delivery_day([one, again]), {}).identical == (same,)
     # The last file of a path counts, and a file without a row doubles none.
     corrected = replace(delivered(DAYS[0], "g", hours=1), path="again.csv")
-    assert source_state(late(0), DAYS[0], by_delivery_day([one, corrected]), {}).identical == ()
-    assert source_state(late(0), DAYS[0], by_delivery_day([one, replace(again, rows=0)]), {}).identical == ()
+    assert state_of(late(0), DAYS[0], by_delivery_day([one, corrected]), {}).identical == ()
+    assert state_of(late(0), DAYS[0], by_delivery_day([one, replace(again, rows=0)]), {}).identical == ()
     next_day = by_delivery_day([one, delivered(DAYS[1])])
-    assert source_state(late(0), DAYS[0], next_day, {}).identical == ()
-    (across,) = source_state(late(1), DAYS[0], next_day, {}).identical
+    assert state_of(late(0), DAYS[0], next_day, {}).identical == ()
+    (across,) = state_of(late(1), DAYS[0], next_day, {}).identical
     assert across.days == (DAYS[0], DAYS[1])
 
 
@@ -182,7 +233,7 @@ def test_a_file_of_an_earlier_day_that_comes_again_for_a_later_one_is_named() ->
     today = delivered(DAYS[9])
 
     def identical(*others: Delivery, lookback: int = 0) -> tuple[SameContent, ...]:
-        return source_state(late(0, lookback), DAYS[9], by_delivery_day([today, *others]), {}).identical
+        return state_of(late(0, lookback), DAYS[9], by_delivery_day([today, *others]), {}).identical
 
     for back in range(1, 10):
         before = delivered(DAYS[9 - back])

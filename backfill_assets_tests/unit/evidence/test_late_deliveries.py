@@ -107,6 +107,18 @@ def test_a_new_file_for_a_published_day_is_late_and_the_next_day_is_not(inbox: I
     assert inbox.late.of("sales") == ()
 
 
+def test_a_corrected_file_makes_the_days_late_that_look_ahead_to_its_day(inbox: Inbox) -> None:
+    inbox.says(lookahead_days=1)
+    inbox.world.basis = TwoChecks(inbox.warehouse)
+    inbox.world.released({D1: [1], D2: [2]})
+    # Built before it looked ahead.
+    assert inbox.days() == [D3]
+    inbox.deliver(D2, "id\n2\n")
+    assert inbox.days() == [D1, D2, D3]
+    inbox.says(end=D1)
+    assert D3 not in inbox.days()
+
+
 def test_a_day_waits_for_the_open_unit_that_has_claimed_it(inbox: Inbox) -> None:
     inbox.deliver(D2, "id\n2\n")
     unit = inbox.world.open_unit({"sales": [D2]})

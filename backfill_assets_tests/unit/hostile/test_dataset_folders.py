@@ -83,7 +83,7 @@ def judged(root: Path) -> Catalog:
         # What Dagster and the pipeline derive from the first and the last day.
         partitions_of(dataset, catalog)
         for day in (dataset.start, dataset.end or dataset.start):
-            dataset.with_lookback((day,))
+            dataset.with_window((day,))
             dataset.delivery_days((day,))
             if dataset.extract is not None:
                 below(root, dataset.landing.template.filled(day))

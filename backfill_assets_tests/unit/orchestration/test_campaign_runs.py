@@ -85,9 +85,9 @@ class Runs:
             settings=settings,
             clock=clock,
             session=self._session,
-            dataset=lambda _: SimpleNamespace(lookback_days=self.lookback_days),
+            dataset=lambda _: SimpleNamespace(has_own_window=self.has_own_window),
         )
-        self.lookback_days = 0
+        self.has_own_window = False
         self.outage: EngineError | None = None
         self.meeting: threading.Barrier | None = None
         self.tags: list[str] = []
@@ -377,11 +377,11 @@ def with_canaries_passed(opened: Callable[..., World], monkeypatch: pytest.Monke
     return runs
 
 
-def test_a_dataset_that_looks_back_builds_one_batch_at_a_time_and_raw_lands_one(
+def test_a_dataset_with_a_window_builds_one_batch_at_a_time_and_raw_lands_one(
     opened: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = with_canaries_passed(opened, monkeypatch)
-    runs.lookback_days = 1
+    runs.has_own_window = True
     assert runs.work()
     assert {tag for tag in runs.tags if "staging" not in tag} == {"run_2:raw:sales", "run_2:shadow:sales"}
 

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from backfill_assets.cli.app import app
+from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.delivery import Deed, Delivery
 from backfill_assets.core.errors import ArgumentError, DatasetError, SourceError
 from backfill_assets.dataset.deliveries import heads
@@ -119,6 +120,17 @@ def test_a_wrong_file_is_withdrawn_and_taken_back_and_its_published_days_are_fou
     assert ("restored: 1 file" in said, "build them again" in said) == (True, False)
     assert basis.inputs("sales", (D1, D2)) == before
     assert house.application.late_deliveries.of("sales") == ()
+
+
+def test_a_withdrawal_names_the_published_days_that_look_ahead_to_its_day(house: House) -> None:
+    file = deliver(house, "id\n1\n")
+    file.rename(file.with_name(f"{D2}.csv"))
+    house.rewrite("sales", "publication: auto", "publication: auto\nlookahead_days: 1")
+    now = house.world.clock.now()
+    house.world.ledger.add_deliveries([Delivery("sales", D2, f"x/{D2}.csv", "f", 1, now, now, 1)], {})
+    house.released({D1: [1], D2: [2], D2 + ONE_DAY: [3]})
+    said = run("withdraw", "sales", f"x/{D2}.csv", "--reason", "of another shop")
+    assert f"published as before: {D1}..{D2}; build them again" in said
 
 
 @pytest.mark.parametrize("prefix", ["x/shop_1", "x/shop_1/"])

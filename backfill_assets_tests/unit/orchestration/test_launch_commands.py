@@ -281,8 +281,12 @@ def test_a_day_that_is_not_there_yet_is_not_launched(
     house: House, dagster: Dagster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SystemClock, "now", lambda _: dt.datetime(2026, 1, 3, 12, tzinfo=dt.UTC))
-    with pytest.raises(InvalidDayError, match="2026-01-04 is after the newest partition of sales, 2026-01-02"):
+    with pytest.raises(InvalidDayError, match="2026-01-04 is after 2026-01-02, the newest partition of sales; choose"):
         _run("run", "sales", f"{D1},{D3}")
+    house.rewrite("sales", "publication: auto", "publication: auto\nlookahead_days: 2")
+    words = "2026-01-02 is after 2025-12-31, the newest partition of sales that can be published when the 2 days after it are over"
+    with pytest.raises(InvalidDayError, match=words):
+        _run("run", "sales", str(D1))
     assert dagster.taken == []
 
 

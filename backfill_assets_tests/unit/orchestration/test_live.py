@@ -150,6 +150,15 @@ def test_the_schedule_takes_the_newest_complete_day_that_is_a_partition(
     assert request.partition_key == newest
 
 
+def test_the_schedule_waits_for_the_days_that_a_dataset_of_the_group_looks_ahead_to(
+    tmp_path: Path, application: Application
+) -> None:
+    file = tmp_path / "datasets" / "rides" / "dataset.yaml"
+    file.write_text(f"{file.read_text(encoding='utf-8')}lookahead_days: 2\n", encoding="utf-8")
+    data = _tick(Application(application.settings), dt.datetime(2024, 3, 11, 9, 30, tzinfo=dt.UTC))
+    assert [request.partition_key for request in data.run_requests or []] == ["2024-03-08"]
+
+
 def test_the_schedule_lands_the_days_once_more_that_are_extracted_again(
     tmp_path: Path, application: Application
 ) -> None:

@@ -147,7 +147,7 @@ def test_a_day_that_is_built_from_others_has_rows_where_each_that_must_have_some
 def test_nothing_is_asked_of_an_upstream_whose_history_has_not_begun() -> None:
     of = {"orders": {"on_missing": "fail"}, "days_off": {"on_missing": "fail"}}
     built = dataset(source=None, references={}, checks={}, upstream=of)
-    later = built.with_upstream_starts({"orders": GOOD.day + ONE_DAY, "days_off": GOOD.day})
+    later = built.linked({"orders": GOOD.day + ONE_DAY, "days_off": GOOD.day})
     measured = replace(GOOD, upstream=UpstreamState({"days_off": 5}))
     assert not verdict("upstream_present", measured, built).passed
     assert (
@@ -161,7 +161,7 @@ def test_nothing_is_asked_of_an_upstream_whose_history_has_not_begun() -> None:
 
 def test_a_day_is_checked_for_the_days_that_it_looks_back_at() -> None:
     absent, bad = SourceDay(DAY - dt.timedelta(2), 0, 0), SourceDay(DAY - dt.timedelta(1), 5, 2)
-    short = source(faulty_before=(absent, bad))
+    short = source(faulty_beside=(absent, bad))
     present, corrupt = verdict("source_present", short), verdict("corrupt_rows", short)
     assert (present.refuses, present.found) == (True, "1 deliveries, none for 2024-03-28, which the day looks back at")
     assert (corrupt.refuses, corrupt.found.partition("; ")[2]) == (
@@ -171,7 +171,32 @@ def test_a_day_is_checked_for_the_days_that_it_looks_back_at() -> None:
     tolerant = dataset(source=PLAIN["source"] | {"on_missing": "pass"})
     assert verdict("source_present", short, tolerant).passed
     # The limit applies to each day separately.
-    assert verdict("corrupt_rows", source(faulty_before=(replace(bad, bad_rows=1),))).passed
+    assert verdict("corrupt_rows", source(faulty_beside=(replace(bad, bad_rows=1),))).passed
+
+
+NEXT = DAY + ONE_DAY
+
+
+def test_a_day_is_published_when_the_days_that_it_looks_ahead_to_have_landed() -> None:
+    waits, bad = source(awaited=(NEXT,), faulty_beside=(SourceDay(NEXT, 0, 0),)), SourceDay(NEXT, 5, 2)
+    present = verdict("source_present", waits)
+    assert (present.refuses, present.found) == (
+        True,
+        "1 deliveries, none yet for 2024-03-31, which the day looks ahead to",
+    )
+    assert present.note == "launch the day again when 2024-03-31 is over and has landed"
+    tolerant = dataset(source=PLAIN["source"] | {"on_missing": "pass"})
+    assert verdict("source_present", waits, tolerant).refuses
+    empty = verdict("source_present", replace(waits, source=replace(waits.source, rows=0, deliveries=0)), tolerant)
+    assert (empty.refuses, "lets such days pass" in empty.note) == (True, False)
+    assert verdict("source_present", source(faulty_beside=(SourceDay(NEXT, 0, 0),)), tolerant).passed
+    # The file of a month is there, and has no row of the day after.
+    assert verdict("source_present", source(faulty_beside=(SourceDay(NEXT, 0, 0),))).refuses
+    corrupt = verdict("corrupt_rows", source(faulty_beside=(bad,)))
+    assert (corrupt.refuses, corrupt.found.partition("; ")[2]) == (
+        True,
+        "2 such rows of 2024-03-31, which the day looks ahead to",
+    )
 
 
 def test_a_delivery_whose_file_is_gone_is_named_and_refuses_nothing() -> None:
@@ -257,7 +282,7 @@ def test_a_day_may_lack_rows_in_the_file_of_its_month_once_that_was_written_afte
         assert verdict("source_present", growing, tolerant).passed is passed
         # What was written during the day has rows of it; a day that it looks back at may have none.
         absent = (SourceDay(DAY - dt.timedelta(1), 0, 0),)
-        early = replace(GOOD, source=replace(GOOD.source, delivered_at=at, faulty_before=absent))
+        early = replace(GOOD, source=replace(GOOD.source, delivered_at=at, faulty_beside=absent))
         assert verdict("source_present", early, tolerant).passed
 
 

@@ -38,6 +38,14 @@ def test_the_last_day_and_one_other_are_built_alone_and_the_same_seed_draws_the_
     assert days_to_build_alone(LOOKS_BACK, sorted(days), seed) == (drawn, last)
 
 
+def test_where_days_look_ahead_the_first_day_is_built_alone_as_well() -> None:
+    ahead = dataset().model_copy(update={"lookahead_days": 1})
+    assert "same_alone" in names(ahead)
+    first, *_, last = days_to_build_alone(ahead, DAYS, "u 1")
+    assert (first, last) == (DAYS[0], DAYS[-1])
+    assert days_to_build_alone(ahead, DAYS[:2], "u 1") == DAYS[:2]
+
+
 def test_every_other_day_is_drawn_by_some_seed() -> None:
     assert {days_to_build_alone(LOOKS_BACK, DAYS, f"u {n}")[0] for n in range(99)} == set(DAYS[:-1])
 

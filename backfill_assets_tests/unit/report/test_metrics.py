@@ -142,6 +142,13 @@ def test_an_end_offset_moves_what_is_due(offset: int, due: int, days: int, hours
     assert (found.due, found.lag_days, found.lag_hours) == (dt.date(2024, 3, due), days, hours)
 
 
+def test_a_day_is_due_when_the_days_that_it_looks_ahead_to_are_over() -> None:
+    found = watermark(with_calendar().linked({}, 2), DAYS[:8], NOON)
+    assert (found.due, found.lag_days, found.lag_hours) == (dt.date(2024, 3, 9), 1, 12.0)
+    ended = watermark(with_calendar(end="2024-03-11").linked({}, 2), DAYS[:9], NOON)
+    assert (ended.due, ended.lag_days, ended.lag_hours) == (dt.date(2024, 3, 11), 2, 12.0)
+
+
 def test_a_day_is_over_at_midnight_of_the_datasets_own_zone() -> None:
     late = dt.datetime(2024, 3, 11, 23, 30, tzinfo=dt.UTC)
     berlin = dataset(time_zone="Europe/Berlin", start="2024-03-01")

@@ -73,8 +73,7 @@ def test_it_records_once_that_nothing_is_stale_any_more(house: House, looks: Loo
     corrected(house, D1)
     (observation,) = looks.look()[1]
     looks.instance.report_runless_asset_event(observation)
-    for date in (D1,):
-        Path(house.world.folder / "sources" / "x" / f"{date}.csv").unlink()
+    Path(house.world.folder / "sources" / "x" / f"{D1}.csv").unlink()
     house.world.clock.advance(dt.timedelta(days=1))
     said, (over,) = looks.look()
     assert said == "data made nothing stale, up to dataset totals"

@@ -86,7 +86,7 @@ def run(
       metrics: {row_count: -50%, amount: -51% to -49%}
     """
     application = Application.from_env()
-    names, days = _asked(application, words, downstream=downstream)
+    names, days = _asked(application, words, downstream=downstream, only=only)
     if expect and expected_change:
         raise ContractError("--expect and --expected-change both say what must change; give only one")
     if expect:
@@ -190,7 +190,9 @@ def refresh(
     _launch_all(application, launches, webserver)
 
 
-def _asked(application: Application, words: Sequence[str], *, downstream: bool) -> tuple[tuple[str, ...], Days]:
+def _asked(
+    application: Application, words: Sequence[str], *, downstream: bool, only: Layer | None = None
+) -> tuple[tuple[str, ...], Days]:
     """The datasets, upstream first, and the days that the arguments name; all of them exist."""
     *named, text = words
     if not named:
@@ -204,7 +206,7 @@ def _asked(application: Application, words: Sequence[str], *, downstream: bool) 
     reached = {name for name in below if application.dataset(name).from_start(days)}
     names = catalog.upstream_first({*named, *reached})
     defined = [application.dataset(name) for name in names]
-    _refuse_outside(application, defined, days)
+    _refuse_outside(application, defined, days, only)
     partitions = {(catalog.first_partitions[d.name], d.end, d.end_offset, d.time_zone) for d in defined}
     if len(partitions) > 1:
         raise ArgumentError(
@@ -214,14 +216,21 @@ def _asked(application: Application, words: Sequence[str], *, downstream: bool) 
     return names, days
 
 
-def _refuse_outside(application: Application, datasets: Sequence[Dataset], days: Days) -> None:
+def _refuse_outside(
+    application: Application, datasets: Sequence[Dataset], days: Days, only: Layer | None = None
+) -> None:
     """Refuse days that no dataset has, and a dataset that has none of them; a dataset that begins later is named."""
+    now = application.clock.now()
     min(datasets, key=lambda dataset: dataset.start).check_days(days)
     for dataset in datasets:
         dataset.check_days(dataset.from_start(days) or days)
-        if days[-1] > (newest := dataset.newest_to_launch(application.clock.now())):
+        # What lands and is staged need not wait for the days after it.
+        builds = only in {None, Layer.shadow}
+        newest = dataset.newest_to_launch(now) if builds else dataset.newest_day(now)
+        if days[-1] > newest:
+            waits = dataset.lag_in_words if builds else ""
             raise InvalidDayError(
-                f"{days[-1]} is after {newest}, the newest partition of {dataset.name}{dataset.lag_in_words}; choose earlier days"
+                f"{days[-1]} is after {newest}, the newest partition of {dataset.name}{waits}; choose earlier days"
             )
         if days[0] < dataset.start:
             say(f"{dataset.name}: from {dataset.start} on, where its history begins")

@@ -218,10 +218,15 @@ def words_as_json(one: KeptDay) -> dict[str, object]:
 
 def say_left_out(found: Iterable[LeftOut], what: str) -> None:
     """Print what is wrong with days that refresh leaves out, and what to do about them instead."""
-    grouped: dict[tuple[str, str, str], list[date]] = {}
+    grouped: dict[tuple[str, str, str, bool], list[date]] = {}
     for one in found:
-        grouped.setdefault((one.target[0], one.resume, one.reason), []).append(one.target[1])
-    for (name, resume, reason), days in grouped.items():
+        grouped.setdefault((one.target[0], one.resume, one.reason, one.is_early), []).append(one.target[1])
+    for (name, resume, reason, is_early), days in grouped.items():
+        if is_early:
+            say(
+                f"{name} {format_days(days)}: {what}. Its release group looks ahead to days that are not over (lookahead_days)"
+            )
+            continue
         if resume:
             hold = f", on hold: {reason}" if reason else ""
             say(f"{name} {format_days(days)} (in an open unit{hold}): {what}. See: backfill status {resume}")

@@ -39,9 +39,9 @@ class SourceState:
     later day, which `late_days` also reads, does not replace a missing one. If files have whole months, `rows` are those that
     were staged for the day. `corrupt_rows` and `outside_rows` are of all `rows_read`, including those of later days.
     `faulty_beside` are the other days of its window that have no row, or bad ones; `awaited` those that it looks ahead to and that
-    may still get their first rows. `identical` are files of equal content among all
-    that the day reads, and files of the week before that equal one of the day's own; `aggregated` says that the staging model
-    may have merged their rows. `gone` are the paths of files that were no longer among the sources: raw was read instead.
+    are not over yet. `identical` are files of equal content among all that the day reads, and files of the week before that equal
+    one of the day's own or of a day that it looks ahead to; `aggregated` says that the staging model may have merged their rows.
+    `gone` are the paths of files that were no longer among the sources: raw was read instead.
     """
 
     deliveries: int = 0

@@ -262,12 +262,20 @@ def _catch_up_problems(dataset: Dataset) -> Iterator[_Problem]:
 
 
 def _window_problems(dataset: Dataset) -> Iterator[_Problem]:
-    if dataset.lookahead_days and not dataset.checks.source_present.blocks:
+    if not dataset.lookahead_days:
+        return
+    if not dataset.checks.source_present.blocks:
         text = (
             "checks.source_present: only this check keeps a day back until the days have landed that it looks ahead to "
             "(lookahead_days); let it block"
         )
         yield ("checks", "source_present"), text
+    if dataset.is_monthly:
+        text = (
+            "lookahead_days: source.path names months, so the last days of a month would wait for the file of the next one; "
+            "deliver a file per day, or leave lookahead_days out"
+        )
+        yield ("lookahead_days",), text
 
 
 def _extract_problems(dataset: Dataset) -> Iterator[_Problem]:

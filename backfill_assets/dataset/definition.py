@@ -326,10 +326,6 @@ class Dataset(Part):
         """The delivery day that must bring a business day: the day itself, or the last day of its month."""
         return last_of_month(day) if self.is_monthly else day
 
-    def may_still_come(self, day: dt.date, newest: dt.datetime | None) -> bool:
-        """Whether rows of a day may still come with the file of its month, of which the `newest` was written then."""
-        return self.is_monthly and (newest is None or newest < self.end_of(day))
-
     def first_brought_by(self, delivery_day: dt.date) -> dt.date:
         """The first business day of which a delivery day may hold rows, also one before the history."""
         first = delivery_day.replace(day=1) if self.is_monthly else delivery_day

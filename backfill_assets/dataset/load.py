@@ -29,6 +29,8 @@ from backfill_assets.dataset.loaded import (
     groups_apart,
     normal,
     project_version,
+    upstream_first,
+    upstreams_of,
 )
 from backfill_assets.dataset.models import find_model, sql_problems
 from backfill_assets.dataset.yaml import (
@@ -64,10 +66,12 @@ def linked(datasets: Mapping[str, LoadedDataset]) -> tuple[dict[str, LoadedDatas
 def _beside_each_other(datasets: Mapping[str, LoadedDataset]) -> dict[str, LoadedDataset]:
     """The datasets, each of which knows when its upstreams begin, and how far its release group looks ahead."""
     definitions = {name: loaded.dataset for name, loaded in datasets.items()}
-    lags: dict[str, int] = {}
-    for group in groups_apart(definitions):
-        members = [definitions[name] for name in group]
-        lags |= dict.fromkeys(group, max(one.lookahead_days for one in members))
+    reach: dict[str, int] = {}
+    for name in upstream_first(definitions, upstreams_of(definitions)):
+        # A draft is built from what is live, which its own group does not have.
+        one = definitions[name]
+        reach[name] = max([one.lookahead_days, *(reach[above] for above in one.upstream)])
+    lags = {name: max(map(reach.__getitem__, group)) for group in groups_apart(definitions) for name in group}
     return {
         name: replace(
             loaded,

@@ -56,7 +56,7 @@ class CatchUp(Part):
 
 
 class Live(Part):
-    """The daily pipeline: when it builds yesterday's partition, and how long it watches for late deliveries."""
+    """The daily pipeline: when it builds the newest due partition, and how long it watches for late deliveries."""
 
     at: Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")] = Field(
         default="03:00", description="Time of day in the dataset's time zone; a release group uses its latest time."

@@ -194,7 +194,8 @@ def days_of(dataset: Dataset | None, now: dt.datetime) -> tuple[dt.date, ...]:
     """The days that a dataset has had until now, and the delivery day of this month's file; none without a dataset."""
     if dataset is None:
         return ()
-    return tuple(day_range(dataset.start, max(dataset.start, dataset.due(now.date() + dt.timedelta(days=1)))))
+    newest = now.date() + dt.timedelta(days=1 + dataset.lookahead_days)
+    return tuple(day_range(dataset.start, max(dataset.start, dataset.due(newest))))
 
 
 def current_staging(tables: Sequence[StoredTable], dataset: str) -> StoredTable | None:

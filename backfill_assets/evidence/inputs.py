@@ -20,7 +20,6 @@ from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force, place_of
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.delta.opening import is_table
 from backfill_assets.delta.reading import held_by_day
 from backfill_assets.evidence.versions import fingerprints_of_days
@@ -33,7 +32,7 @@ Deliveries = Mapping[dt.date, Sequence[Delivery]]
 GOLDEN: Final = "golden:"
 """The beginning of the names of golden sources among fingerprints, which references do not have."""
 _AWAITED: Final = "awaited:"
-"""The beginning of a day among the origins of another one that looks ahead to it, and may still get rows of it."""
+"""The beginning of a day among the origins of another one that looks ahead to it, if it is not over yet."""
 _WEEK: Final = 7
 """How many earlier days are searched for a delivery with the same content."""
 _NONE: Final[Mapping[dt.date, int]] = {}
@@ -78,23 +77,13 @@ def fact_inputs(
 ) -> str:
     """Digest of the inputs of one day of the fact: the staged inputs of all days of its window, and those that it awaits."""
     staged = [staged_inputs(dataset, d, deliveries, references) for d in dataset.with_window((day,))]
-    waits = awaited(dataset, day, deliveries, over)
+    waits = awaited(dataset, day, over)
     return digest([*staged, list(waits)] if waits else staged)
 
 
-def awaited(dataset: Dataset, day: dt.date, deliveries: Deliveries, over: dt.date) -> tuple[dt.date, ...]:
-    """The days that a day looks ahead to and that may still get their first rows; `over` is the newest day that is over."""
-    if not dataset.lookahead_days or dataset.source is None:
-        return ()
-    after = (d for d in dataset.with_window((day,)) if d > day)
-    return tuple(d for d in after if d > over or not _has_come(dataset, d, deliveries.get(dataset.due(d), ())))
-
-
-def _has_come(dataset: Dataset, day: dt.date, own: Sequence[Delivery]) -> bool:
-    """Whether a day that is over has its delivery, or may be without one."""
-    if dataset.feed.on_missing is OnMissing.fail:
-        return any(one.rows for one in own)
-    return not dataset.may_still_come(day, max((one.delivered_at for one in own), default=None))
+def awaited(dataset: Dataset, day: dt.date, over: dt.date) -> tuple[dt.date, ...]:
+    """The days that a day looks ahead to and that are not over yet; `over` is the newest day that is."""
+    return tuple(d for d in dataset.with_window((day,)) if d > max(day, over)) if dataset.lookahead_days else ()
 
 
 def origin(delivery: Delivery) -> str:
@@ -118,7 +107,7 @@ def origins(dataset: Dataset, day: dt.date, deliveries: Deliveries, over: dt.dat
     They show what came or went later, without comparing times.
     """
     known = dict.fromkeys(origin(d) for d in _behind(dataset, day, deliveries))
-    return (*known, *(f"{_AWAITED}{d}" for d in awaited(dataset, day, deliveries, over)))
+    return (*known, *(f"{_AWAITED}{d}" for d in awaited(dataset, day, over)))
 
 
 def _behind(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[Delivery, ...]:
@@ -172,7 +161,8 @@ def source_state(
     own, read = deliveries.get(dataset.due(day), ()), deliveries_of(dataset, day, deliveries)
     around = (d for d in dataset.with_window((day,)) if d != day)
     behind = [d for own_day in dataset.fact_delivery_days((day,)) for d in deliveries.get(own_day, ())]
-    prints = {d.fingerprint for d in own}
+    ahead = (d for later in dataset.with_window((day,)) if later >= day for d in deliveries.get(dataset.due(later), ()))
+    prints = {d.fingerprint for d in ahead}
     stale = [d for earlier in week_before(day) for d in deliveries.get(earlier, ()) if d.fingerprint in prints]
     beside = (_source_day(dataset, d, deliveries, staged, rows) for d in around)
     return SourceState(
@@ -183,7 +173,7 @@ def source_state(
         delivered_at=max((d.delivered_at for d in own), default=None),
         rows_read=sum(d.rows for d in read),
         faulty_beside=tuple(one for one in beside if not one.rows or one.bad_rows),
-        awaited=awaited(dataset, day, deliveries, over),
+        awaited=awaited(dataset, day, over),
         identical=_identical({*behind, *stale}),
         gone=tuple(d.path for d in behind if place_of(d) in gone),
     )

@@ -66,7 +66,8 @@ class LateDeliveries(OnWarehouse):
         if dataset.source is None or dataset.is_draft or not published:
             return ()
         newest = max(published)
-        first = newest - (dataset.live.watch_days - 1) * ONE_DAY
+        # A file of the first watched day is also for the days that look ahead to it.
+        first = newest - (dataset.live.watch_days - 1 + dataset.lookahead_days) * ONE_DAY
         watched = [d for d in day_range(_with_its_month(dataset, first), newest) if d >= dataset.start]
         unpublished = self._unpublished(name, published)
         looked_at = tuple(sorted({*watched, *unpublished}))

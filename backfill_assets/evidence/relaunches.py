@@ -105,7 +105,7 @@ class Relaunch:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A day that refresh does not build: an open unit builds it, or it is on hold.
+    """A day that refresh does not build: an open unit builds it, it is on hold, or it looks ahead to days that are not over.
 
     `resume` names the unit or its campaign, and is empty without one; `reason` is that of the hold, if there is one.
     """
@@ -113,6 +113,7 @@ class LeftOut:
     target: DatasetDay
     resume: str = ""
     reason: str = ""
+    is_early: bool = False
 
 
 @dataclass(frozen=True)
@@ -159,15 +160,18 @@ class Relaunches(OnWarehouse):
     def of_stale(self, stale: Iterable[StaleDays]) -> Refresh:
         """The launches that build stale days again, with the published days of the same date that are built from them.
 
-        Days that only look back at them become stale when these are released, not before. Leaves out days on hold
-        and of open units, and days that would be launched only because they are built from those.
+        Days that only look back at them become stale when these are released, not before. Leaves out days on hold, of open
+        units and after the newest one that can be published, and days that would be launched only because they are built
+        from those.
         """
         upstreams = self.catalog.upstreams
         found: _Need = {}
-        for one in stale:
-            found.setdefault(one.dataset, set()).update(one.refreshable)
         plans: list[Relaunch] = []
         left_out: list[LeftOut] = []
+        for one in stale:
+            newest = self.definitions[one.dataset].newest_to_launch(self.clock.now())
+            found.setdefault(one.dataset, set()).update(day for day in one.refreshable if day <= newest)
+            left_out += [LeftOut((one.dataset, day), is_early=True) for day in one.refreshable if day > newest]
         # A launch of drafts publishes nothing, so what is live is launched without them.
         for group in self.catalog.groups_apart:
             need: _Need = {}

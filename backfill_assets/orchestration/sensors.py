@@ -10,7 +10,7 @@ from dagster import AssetSelection
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from backfill_assets.application import Application
-from backfill_assets.core.days import ONE_DAY, day_range, format_days
+from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
@@ -311,11 +311,16 @@ def _pipeline(application: Application, group: tuple[str, ...]) -> LivePipeline:
 
 
 def _again(dataset: Dataset, newest: dt.date, moment: dt.datetime) -> Iterator[dg.RunRequest]:
-    """Land earlier days that are extracted again; if one has changed, it is a late delivery, and runs as such."""
+    """Land later days that its group looks ahead to, before the source loses them, and earlier days that are extracted again.
+
+    If an earlier one has changed, it is a late delivery, and runs as such.
+    """
     extract = dataset.extract
-    for day in reversed(day_range(dataset.start, newest - ONE_DAY)):
-        if extract is None or moment >= dataset.end_of(day) + extract.again:
+    for day in reversed(day_range(dataset.start, dataset.newest_over(moment))):
+        if extract is None or (day < newest and moment >= dataset.end_of(day) + extract.again):
             return
+        if day == newest:
+            continue
         key, raw = f"{dataset.name}:{day}:again after {newest}", asset_key(Layer.raw, dataset.name)
         yield dg.RunRequest(key, partition_key=day.isoformat(), tags=_TAGS, asset_selection=[raw])
 

@@ -195,7 +195,7 @@ class DeliveryCommands:
     def _all_days(self, name: str) -> Days:
         dataset = self.pipeline.datasets[name].dataset
         newest = max(dataset.start, dataset.newest_day(self.pipeline.clock.now()))
-        return dataset.delivery_days(day_range(dataset.start, newest))
+        return dataset.fact_delivery_days(day_range(dataset.start, newest))
 
 
 def _source(dataset: Dataset, one: Delivery, last: Mapping[Place, Delivery], files: Mapping[Place, SourceFile]) -> str:

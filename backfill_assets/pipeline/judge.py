@@ -150,7 +150,7 @@ def _not_empty(dataset: Dataset, m: DayMeasurement, contract: Contract) -> Check
 
 def _source_present(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     source, may_be_empty = m.source, dataset.feed.on_missing is OnMissing.pass_
-    may_come = dataset.may_still_come(m.day, source.delivered_at)
+    may_come = _may_still_come(dataset, m)
     absent = [one.day for one in source.faulty_beside if not one.rows and one.day not in source.awaited]
     beside = [f"none for {_beside(absent, m.day)}"] if absent else []
     beside += [f"none yet for {_beside(source.awaited, m.day)}"] if source.awaited else []
@@ -163,7 +163,7 @@ def _source_present(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     else:
         notes = [*_without_rows(dataset, m, passes=tolerated), *beside]
     if source.awaited:
-        notes.append(f"launch the day again when {format_days(source.awaited, most=3)} is over and has landed")
+        notes.append(f"launch the day again when {format_days(source.awaited, most=3)} is over")
     notes += [_source_gone(source.gone)] if source.gone else []
     passed = complete if source.rows else tolerated
     return CheckOutcome(passed, "a delivery", found, note="; ".join(notes))
@@ -173,7 +173,7 @@ def _without_rows(dataset: Dataset, m: DayMeasurement, *, passes: bool) -> list[
     notes = [
         "no source data; the dataset lets such days pass" if passes else "no source data was delivered for the day"
     ]
-    if dataset.feed.on_missing is OnMissing.pass_ and dataset.may_still_come(m.day, m.source.delivered_at):
+    if dataset.feed.on_missing is OnMissing.pass_ and _may_still_come(dataset, m):
         notes.append(
             "on_missing: pass needs a file of the month that was last changed after the day; if times of change say nothing about "
             "your files: checks.source_present: {severity: warn}"
@@ -181,6 +181,12 @@ def _without_rows(dataset: Dataset, m: DayMeasurement, *, passes: bool) -> list[
     if m.source.rows_read and not (dataset.is_monthly and m.source.deliveries):
         notes.append(f"files of later days, with {number_of(m.source.rows_read, 'row')}, do not replace its own")
     return notes
+
+
+def _may_still_come(dataset: Dataset, m: DayMeasurement) -> bool:
+    """Whether rows of the day may still come, because no file of its month was written after it."""
+    newest = m.source.delivered_at
+    return dataset.is_monthly and (newest is None or newest < dataset.end_of(m.day))
 
 
 def _beside(days: Iterable[dt.date], day: dt.date) -> str:

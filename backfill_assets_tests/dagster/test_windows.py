@@ -51,7 +51,7 @@ def stale(shop: Shop) -> list[str]:
 
 
 def test_a_day_waits_for_the_next_file_and_is_stale_when_that_is_corrected(shop: Shop) -> None:
-    refuses(shop.launch("sales", D1, D2), f"none yet for {D3}, which the day looks ahead to")
+    refuses(shop.launch("sales", D1, D2), f"none for {D3}, which the day looks ahead to")
     assert shop.sees("sales") == []
     shop.deliver("sales", D3, "id,returned", "3,", "0,2")
     succeeds(shop, D1, D2)

@@ -56,7 +56,7 @@ def test_a_day_is_final_when_the_day_that_it_looks_ahead_to_has_landed_and_stale
     assert refused(found[D1]) == []
     assert refused(found[D2]) == ["source_present"]
     present = verdict(found[D2], "source_present")
-    assert present.found == f"1 deliveries, none yet for {D3}, which the day looks ahead to"
+    assert present.found == f"1 deliveries, none for {D3}, which the day looks ahead to"
     assert found[D1].measured.shadow.metrics["fee"] == Decimal("3.00")
     deliver(kit, D3, 3)
     # The day after it lands with a day.

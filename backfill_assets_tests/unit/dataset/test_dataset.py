@@ -191,6 +191,8 @@ def test_only_a_check_that_blocks_keeps_days_back_that_look_ahead() -> None:
     dataset(checks=loose)
     with pytest.raises(ValidationError, match=r"only this check keeps a day back .*; let it block"):
         dataset(checks=loose, lookahead_days=1)
+    with pytest.raises(ValidationError, match=r"lookahead_days: source\.path names months"):
+        dataset(source=PLAIN["source"] | {"path": "{yyyymm}.csv"}, lookahead_days=1)
 
 
 def test_a_published_day_after_the_end_keeps_itself_in_its_window() -> None:

@@ -153,7 +153,7 @@ def test_a_draft_joins_no_groups_that_are_live(tmp_path: Path) -> None:
     assert catalog.live_groups == (("rides",), ("trips",))
 
 
-def test_a_group_lags_by_as_many_days_as_a_member_looks_ahead(tmp_path: Path) -> None:
+def test_a_group_lags_by_as_many_days_as_a_member_or_an_upstream_looks_ahead(tmp_path: Path) -> None:
     write_dataset(tmp_path, "trips", f"{YAML}lookahead_days: 2\n")
     derived(tmp_path)
     derived(tmp_path, f"{TOTALS}state: draft\n", "monthly")
@@ -163,7 +163,7 @@ def test_a_group_lags_by_as_many_days_as_a_member_looks_ahead(tmp_path: Path) ->
     assert {name: one.dataset.lag_days for name, one in catalog.datasets.items()} == {
         "trips": 2,
         "totals": 2,
-        "monthly": 0,
+        "monthly": 2,
         "rides": 0,
     }
 

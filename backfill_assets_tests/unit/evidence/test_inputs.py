@@ -14,7 +14,6 @@ from backfill_assets.core.measured import SameContent, SourceDay, SourceState
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import place_of, received
-from backfill_assets.dataset.sources import OnMissing, Source
 from backfill_assets.evidence.inputs import (
     Deliveries,
     awaited,
@@ -30,11 +29,6 @@ from backfill_assets.evidence.inputs import (
     surplus_days,
 )
 from backfill_assets_tests.harness.judged import BY_KEY, PLAIN, dataset
-
-
-def replaced(described: Dataset, **source: object) -> Source:
-    return described.landing.model_copy(update=source)
-
 
 NOON = dt.datetime(2024, 1, 9, 12, tzinfo=dt.UTC)
 DAYS = [dt.date(2024, 1, day) for day in range(1, 11)]
@@ -129,27 +123,24 @@ def test_days_looked_back_at_count_where_they_have_no_delivery_or_bad_rows() -> 
     assert state_of(described, DAYS[2], force_by_day(described, [*cut, *good]), {}).corrupt_rows == 0
 
 
-def test_a_day_awaits_the_days_that_it_looks_ahead_to_until_they_have_rows_or_may_have_none() -> None:
-    described, known = late(0, lookahead=2), by_delivery_day(delivered(day) for day in DAYS[:2])
-    assert awaited(described, DAYS[0], known, DAYS[9]) == (DAYS[2],)
-    assert awaited(described, DAYS[0], known, DAYS[0]) == (DAYS[1], DAYS[2])
-    may_be_empty = described.model_copy(update={"source": replaced(described, on_missing=OnMissing.pass_)})
-    assert awaited(may_be_empty, DAYS[0], known, DAYS[2]) == ()
-    # A file that came before its day was over may be followed by another one.
-    assert awaited(may_be_empty, DAYS[0], known, DAYS[0]) == (DAYS[1], DAYS[2])
-    # The file of a month may have been written before the day was over.
-    monthly = may_be_empty.model_copy(update={"source": replaced(may_be_empty, path="{yyyymm}.csv")})
-    (month,) = monthly.delivery_days((DAYS[1],))
-    written = {hours: by_delivery_day([delivered(month, hours=hours)]) for hours in (-6 * 24, 0)}
-    assert awaited(monthly, DAYS[0], written[-6 * 24], DAYS[2]) == (DAYS[2],)
-    assert awaited(monthly, DAYS[0], written[0], DAYS[2]) == ()
-    assert awaited(described.model_copy(update={"end": DAYS[1]}), DAYS[0], known, DAYS[9]) == ()
-    assert awaited(late(0, lookback=2), DAYS[0], known, DAYS[0]) == ()
+def test_a_day_awaits_the_days_that_it_looks_ahead_to_until_they_are_over() -> None:
+    described = late(0, lookback=1, lookahead=2)
+    assert awaited(described, DAYS[1], DAYS[0]) == (DAYS[2], DAYS[3])
+    assert awaited(described, DAYS[1], DAYS[2]) == (DAYS[3],)
+    assert awaited(described, DAYS[1], DAYS[9]) == ()
+    assert awaited(described.model_copy(update={"end": DAYS[2]}), DAYS[1], DAYS[0]) == (DAYS[2],)
+    assert awaited(late(0, lookback=2), DAYS[1], DAYS[0]) == ()
+
+
+def test_the_file_of_a_day_that_is_looked_ahead_to_is_no_copy_of_an_earlier_one() -> None:
+    described, copy = late(0, lookahead=1), "g"
+    known = by_delivery_day([delivered(DAYS[0], copy), delivered(DAYS[3]), delivered(DAYS[4], copy)])
+    (same,) = state_of(described, DAYS[3], known, {}).identical
+    assert same.days == (DAYS[0], DAYS[4])
 
 
 def test_a_day_whose_window_ends_has_other_inputs_and_origins_even_if_nothing_was_delivered() -> None:
     described, known = late(0, lookahead=1), by_delivery_day([delivered(DAYS[0])])
-    described = described.model_copy(update={"source": replaced(described, on_missing=OnMissing.pass_)})
     early, final = (origins(described, DAYS[0], known, newest) for newest in DAYS[:2])
     assert early == (*final, f"awaited:{DAYS[1]}")
     assert len({fact_inputs(described, DAYS[0], known, {}, newest) for newest in DAYS[:3]}) == 2

@@ -288,6 +288,9 @@ def test_a_day_that_is_not_there_yet_is_not_launched(
     with pytest.raises(InvalidDayError, match=words):
         _run("run", "sales", str(D1))
     assert dagster.taken == []
+    # What only lands need not wait.
+    _run("run", "sales", str(D1), "--only", "raw")
+    assert len(dagster.taken) == 1
 
 
 def test_the_title_of_a_run_is_no_longer_than_dagster_accepts(house: House, dagster: Dagster) -> None:

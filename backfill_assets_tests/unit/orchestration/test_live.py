@@ -174,6 +174,11 @@ def test_the_schedule_lands_the_days_once_more_that_are_extracted_again(
     ]  # fmt: skip
     begin = _tick(Application(application.settings), dt.datetime(2024, 1, 2, 9, 30, tzinfo=dt.UTC))
     assert [request.partition_key for request in begin.run_requests or []] == ["2024-01-01"]
+    # A day that has to wait for the days after it is taken at once.
+    file.write_text(f"{text}lookahead_days: 1\n", encoding="utf-8")
+    data = _tick(Application(application.settings), dt.datetime(2024, 3, 11, 8, 30, tzinfo=dt.UTC))
+    daily, *again = data.run_requests or []
+    assert [request.partition_key for request in (daily, *again)] == ["2024-03-09", "2024-03-10", "2024-03-08"]
 
 
 def test_before_the_history_begins_nothing_is_run(application: Application) -> None:

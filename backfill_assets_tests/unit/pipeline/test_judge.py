@@ -184,14 +184,14 @@ def test_a_day_is_published_when_the_days_that_it_looks_ahead_to_have_landed() -
         True,
         "1 deliveries, none yet for 2024-03-31, which the day looks ahead to",
     )
-    assert present.note == "launch the day again when 2024-03-31 is over and has landed"
+    assert present.note == "launch the day again when 2024-03-31 is over"
     tolerant = dataset(source=PLAIN["source"] | {"on_missing": "pass"})
     assert verdict("source_present", waits, tolerant).refuses
     empty = verdict("source_present", replace(waits, source=replace(waits.source, rows=0, deliveries=0)), tolerant)
     assert (empty.refuses, "lets such days pass" in empty.note) == (True, False)
     assert verdict("source_present", source(faulty_beside=(SourceDay(NEXT, 0, 0),)), tolerant).passed
-    # The file of a month is there, and has no row of the day after.
-    assert verdict("source_present", source(faulty_beside=(SourceDay(NEXT, 0, 0),))).refuses
+    missing = verdict("source_present", source(faulty_beside=(SourceDay(NEXT, 0, 0),)))
+    assert (missing.refuses, missing.found) == (True, "1 deliveries, none for 2024-03-31, which the day looks ahead to")
     corrupt = verdict("corrupt_rows", source(faulty_beside=(bad,)))
     assert (corrupt.refuses, corrupt.found.partition("; ")[2]) == (
         True,

@@ -75,7 +75,7 @@ def code_parts(loaded: LoadedDataset) -> Mapping[str, str]:
     said = _without_descriptions(dataset)
     found: dict[CodePart, dict[str, object]] = {part: {} for part in CodePart}
     for key, part in PART_OF.items():
-        if part is not None:
+        if part is not None and said[key] is not None:
             found[part][key] = said[key]
     found[CodePart.checks]["promises"] = list(_promises(dataset))
     found[CodePart.contract]["late_days"] = 0 if dataset.source is None else dataset.source.late_days

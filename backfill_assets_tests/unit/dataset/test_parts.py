@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from backfill_assets.dataset import parts as parts_module
 from backfill_assets.dataset.definition import Column, Dataset
 from backfill_assets.dataset.load import load_dataset
 from backfill_assets.dataset.loaded import Language, LoadedDataset, Model, ModelLayer
@@ -74,6 +75,13 @@ def test_every_key_of_a_dataset_has_its_part() -> None:
     assert set(PART_OF) == set(Dataset.model_fields)
 
 
+def test_a_key_that_a_later_version_adds_changes_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trips = loaded(tmp_path / "trips")
+    before = code_parts(trips)
+    monkeypatch.setattr(parts_module, "PART_OF", {**PART_OF, "of_later": CodePart.contract})
+    assert code_parts(trips) == before
+
+
 @pytest.mark.parametrize(
     ("old", "new", "parts"),
     [
@@ -99,6 +107,7 @@ def test_every_key_of_a_dataset_has_its_part() -> None:
         ("key: [id]", "key: [id]\ntime_zone: Europe/Paris", {"contract"}),
         ("latest_delivery", "none", {"contract"}),
         ("key: [id]", "key: [id]\nlookback_days: 1", {"contract"}),
+        ("key: [id]", "key: [id]\nlookahead_days: 1", {"contract"}),
         (", on_missing: pass", ", on_missing: pass, late_days: 3", {"contract"}),
         ("columns: {city: string}", "columns: {city: string, zone: string}", {"contract"}),
     ],

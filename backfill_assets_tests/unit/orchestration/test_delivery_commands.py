@@ -130,7 +130,7 @@ def test_a_withdrawal_names_the_published_days_that_look_ahead_to_its_day(house:
     house.world.ledger.add_deliveries([Delivery("sales", D2, f"x/{D2}.csv", "f", 1, now, now, 1)], {})
     house.released({D1: [1], D2: [2], D2 + ONE_DAY: [3]})
     said = run("withdraw", "sales", f"x/{D2}.csv", "--reason", "of another shop")
-    assert f"published as before: {D1}..{D2}; build them again" in said
+    assert f"built from them: sales {D1}..{D2}" in said
 
 
 @pytest.mark.parametrize("prefix", ["x/shop_1", "x/shop_1/"])

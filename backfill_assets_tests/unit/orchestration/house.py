@@ -81,6 +81,7 @@ class House:
         file.write_text(text.replace(old, new), encoding="utf-8")
         self.application = Application.from_env()
         self.application.catalog.require_all()
+        self.world.basis = self.application.basis
 
     def unit(self, data: Mapping[dt.date, Sequence[int]], names: Sequence[str] = BOTH) -> Unit:
         """An open unit with passing evidence for everything."""

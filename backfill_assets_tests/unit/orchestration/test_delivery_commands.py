@@ -131,6 +131,7 @@ def test_a_withdrawal_names_the_published_days_that_look_ahead_to_its_day(house:
     house.released({D1: [1], D2: [2], D2 + ONE_DAY: [3]})
     said = run("withdraw", "sales", f"x/{D2}.csv", "--reason", "of another shop")
     assert f"built from them: sales {D1}..{D2}" in said
+    assert f"published as before: {D1}..{D2}; build them again" in said
 
 
 @pytest.mark.parametrize("prefix", ["x/shop_1", "x/shop_1/"])

@@ -191,7 +191,7 @@ class FilesExam:
 
 
 def days_of(dataset: Dataset | None, now: dt.datetime) -> tuple[dt.date, ...]:
-    """The days that a dataset has had until now, and the delivery day of this month's file; none without a dataset."""
+    """The days that a dataset has had until now, and later delivery days that have landed with them; none without a dataset."""
     if dataset is None:
         return ()
     newest = now.date() + dt.timedelta(days=1 + dataset.lookahead_days)

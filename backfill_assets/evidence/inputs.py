@@ -107,7 +107,11 @@ def origins(dataset: Dataset, day: dt.date, deliveries: Deliveries, over: dt.dat
     They show what came or went later, without comparing times.
     """
     known = dict.fromkeys(origin(d) for d in _behind(dataset, day, deliveries))
-    return (*known, *(f"{_AWAITED}{d}" for d in awaited(dataset, day, over)))
+    return (*known, *_awaited_names(dataset, day, over))
+
+
+def _awaited_names(dataset: Dataset, day: dt.date, over: dt.date) -> tuple[str, ...]:
+    return tuple(f"{_AWAITED}{d}" for d in awaited(dataset, day, over))
 
 
 def _behind(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[Delivery, ...]:
@@ -117,7 +121,7 @@ def _behind(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[Del
 def names_ever(dataset: Dataset, day: dt.date, deliveries: Deliveries, over: dt.date) -> tuple[frozenset[str], ...]:
     """All names that each of `origins` ever had, in their order."""
     ever = {origin(d): origins_ever(d) for d in _behind(dataset, day, deliveries)}
-    return tuple(ever.get(name, frozenset({name})) for name in origins(dataset, day, deliveries, over))
+    return (*ever.values(), *(frozenset({name}) for name in _awaited_names(dataset, day, over)))
 
 
 def lost_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) -> frozenset[dt.date]:
@@ -159,12 +163,11 @@ def source_state(
     the numbers of staged rows, if files have whole months.
     """
     own, read = deliveries.get(dataset.due(day), ()), deliveries_of(dataset, day, deliveries)
-    around = (d for d in dataset.with_window((day,)) if d != day)
+    window = dataset.with_window((day,))
     behind = [d for own_day in dataset.fact_delivery_days((day,)) for d in deliveries.get(own_day, ())]
-    ahead = (d for later in dataset.with_window((day,)) if later >= day for d in deliveries.get(dataset.due(later), ()))
-    prints = {d.fingerprint for d in ahead}
+    prints = {d.fingerprint for later in window if later >= day for d in deliveries.get(dataset.due(later), ())}
     stale = [d for earlier in week_before(day) for d in deliveries.get(earlier, ()) if d.fingerprint in prints]
-    beside = (_source_day(dataset, d, deliveries, staged, rows) for d in around)
+    beside = (_source_day(dataset, d, deliveries, staged, rows) for d in window if d != day)
     return SourceState(
         deliveries=len(own),
         rows=_own_rows(dataset, day, own, rows),

@@ -169,9 +169,10 @@ class Relaunches(OnWarehouse):
         plans: list[Relaunch] = []
         left_out: list[LeftOut] = []
         for one in stale:
-            newest = self.definitions[one.dataset].newest_to_launch(self.clock.now())
-            found.setdefault(one.dataset, set()).update(day for day in one.refreshable if day <= newest)
-            left_out += [LeftOut((one.dataset, day), is_early=True) for day in one.refreshable if day > newest]
+            dataset, now = self.definitions[one.dataset], self.clock.now()
+            early = {day for day in one.refreshable if dataset.lag_days and day > dataset.newest_due(now)}
+            found.setdefault(one.dataset, set()).update(set(one.refreshable) - early)
+            left_out += [LeftOut((one.dataset, day), is_early=True) for day in sorted(early)]
         # A launch of drafts publishes nothing, so what is live is launched without them.
         for group in self.catalog.groups_apart:
             need: _Need = {}

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from backfill_assets.campaign.approval import parse_roles
 from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaign.plan import Price, parse_price
-from backfill_assets.core.errors import SettingsError
+from backfill_assets.core.errors import ArgumentError, SettingsError
 from backfill_assets.core.text import may_hold_secret, parse_duration
 from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import mounts_here, refused_mount, refused_url
@@ -91,6 +91,18 @@ def _location(text: str, environ: Mapping[str, str]) -> Location:
     from backfill_assets.storage.bucket import bucket_of  # noqa: PLC0415
 
     return bucket_of(text, environ)
+
+
+def place_of(text: str, environ: Mapping[str, str]) -> Location:
+    """The folder or the place in a bucket that a command names.
+
+    Raises:
+        ArgumentError: it cannot be used; says why.
+    """
+    try:
+        return _location(text, environ)
+    except ValueError as error:
+        raise ArgumentError(f"{shown_value('', text)} cannot be used; {error}") from None
 
 
 def _ledger_url(text: str) -> str:

@@ -13,6 +13,7 @@ import typer
 from backfill_assets import operations
 from backfill_assets.cli import (
     adopt,
+    backups,
     campaigns,
     deliveries,
     doctor,
@@ -39,7 +40,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     deliveries.deliveries, deliveries.withdraw, deliveries.reland, releases.path, releases.sandbox, doctor.sql,
     launches.resume, launches.refresh, status.discard, releases.releases, releases.publish,
     releases.reconcile, doctor.doctor, specifications.new, specifications.validate,
-    campaigns.preview, campaigns.history, proof.diff_history, proof.report,
+    campaigns.preview, campaigns.history, proof.diff_history, proof.report, backups.backup, backups.restore,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command()(command)

@@ -64,6 +64,10 @@ class PreconditionError(BackfillError):
     """Raised when a commit is refused because the table is not what the release was planned against."""
 
 
+class BackupError(BackfillError):
+    """Raised when a backup cannot be made, is damaged, or cannot be restored where it is asked to."""
+
+
 class ProofError(BackfillError):
     """Raised when nothing of a request can be recomputed, or its inputs changed meanwhile; says what to do."""
 
@@ -78,6 +82,10 @@ class LeaseLostError(BackfillError):
 
 class LedgerError(BackfillError):
     """Raised when the ledger cannot be opened or migrated, or is used from a second host."""
+
+
+class LockHeldError(LedgerError):
+    """Raised when a lock is not free within the time that its taker waits."""
 
 
 class TableMovedError(PreconditionError):

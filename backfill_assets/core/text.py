@@ -99,13 +99,18 @@ def number_of(count: int, what: str) -> str:
     return f"{count:,} {plural}"
 
 
+def is_name(value: str) -> bool:
+    """Whether `checked_name` accepts it."""
+    return NAME_PATTERN.fullmatch(value) is not None
+
+
 def checked_name(value: str, what: str) -> str:
     """Return `value` if it is a safe identifier; the error calls it `what`.
 
     Raises:
         InvalidNameError: the value does not match `NAME_PATTERN` completely.
     """
-    if not NAME_PATTERN.fullmatch(value):
+    if not is_name(value):
         raise InvalidNameError(
             f"{what} {value[:_SHOWN]!r} is not a safe name: use a-z, 0-9 and _, begin with a letter, at most 63 characters"
         )

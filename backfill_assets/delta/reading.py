@@ -12,13 +12,24 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import PreconditionError
 from backfill_assets.core.release import CommitKind, DataFile, ReleaseKind, TableCommit
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.delta.opening import LOG, Action, actions, commit_name, commits, is_table, opened, table_at
+from backfill_assets.delta.opening import (
+    LOG,
+    Action,
+    actions,
+    commit_name,
+    commits,
+    error_text,
+    is_table,
+    opened,
+    table_at,
+)
 from backfill_assets.storage.location import Location
 
 SEALED = "_sealed_log"
@@ -178,6 +189,20 @@ def add_actions(table: DeltaTable, *columns: str) -> list[dict[str, Any]]:
         raise PreconditionError(
             f"{table.table_uri} has rows of a day outside of the years 1 to 9999; delete them"
         ) from None
+
+
+def sizes_at(root: Location, version: int) -> Mapping[str, int]:
+    """The size of each active file of a version in bytes, by its path below the table.
+
+    Raises:
+        PreconditionError: the log cannot be read, or no longer has that version.
+    """
+    try:
+        return {add["path"]: add["size_bytes"] for add in add_actions(table_at(root, version), "path", "size_bytes")}
+    except DeltaError as error:
+        raise PreconditionError(
+            f"{root}: version {version} cannot be read ({error_text(error)}); see: backfill doctor"
+        ) from error
 
 
 def shadow_files(log: ShadowLog, folder: str, dataset: Dataset, days: Collection[dt.date]) -> FilesByDay:

@@ -15,7 +15,7 @@ from typing import Final
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from backfill_assets.core.errors import LedgerError
+from backfill_assets.core.errors import LedgerError, LockHeldError
 from backfill_assets.ledger.database import Database, LockPace, worker_name
 from backfill_assets.ledger.schema import drivers, locks
 from backfill_assets.system import Clock
@@ -78,7 +78,7 @@ class _Lease(ABC):
                 seen = (taken, time.monotonic())
             left = deadline - time.monotonic()
             if left <= 0:
-                raise LedgerError(
+                raise LockHeldError(
                     f"lock {self._name!r}: held by {taken.holder}, and not free within {wait.total_seconds():g} s; "
                     "wait until it finishes, or end it: "
                     f"a dead holder loses the lock after {self._pace.lease.total_seconds():g} s"

@@ -54,6 +54,15 @@ class Ledger(UnitRows, WorkRows, ReleaseRows, CampaignRows, ProofRows):
         """Its database for messages, without user and password."""
         return self._database.name
 
+    @contextmanager
+    def frozen(self) -> Iterator[Connection]:
+        """The whole ledger at the moment of entry, for `copies.save`, whatever others write meanwhile."""
+        with self._database.read() as connection:
+            if not self._database.is_sqlite:
+                connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+            read_meta(connection, meta, _ID)  # both databases take the moment of the first query
+            yield connection
+
     def close(self) -> None:
         """Close the database connections; the next use of the ledger opens new ones."""
         self._database.close()
@@ -74,7 +83,7 @@ def open_ledger(url: str, clock: Clock, host: Host | None = None, lock_pace: Loc
     Raises:
         LedgerError: the ledger cannot be reached, is newer than this code, or is a SQLite file of another host.
     """
-    database = _prepared(url, host or this_host(), adopt=False)
+    database = prepared_database(url, host or this_host(), adopt=False)
     return Ledger(database, clock, lock_pace)
 
 
@@ -84,10 +93,15 @@ def adopt_host(url: str, host: Host | None = None) -> None:
     Raises:
         LedgerError: the ledger cannot be opened.
     """
-    _prepared(url, host or this_host(), adopt=True).close()
+    prepared_database(url, host or this_host(), adopt=True).close()
 
 
-def _prepared(url: str, host: Host, *, adopt: bool) -> Database:
+def prepared_database(url: str, host: Host, *, adopt: bool) -> Database:
+    """The database of a ledger, created or migrated; `adopt` makes `host` the host of a SQLite file of another one.
+
+    Raises:
+        LedgerError: see `open_ledger`.
+    """
     parsed = parsed_url(url)
     if parsed.get_backend_name() == "sqlite":
         parsed = parsed.set(database=str(Path(parsed.database or "").absolute()))

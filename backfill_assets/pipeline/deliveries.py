@@ -162,7 +162,8 @@ class DeliveryCommands:
         if files:
             with writing(spark, ledger, Layer.raw, name):
                 read = land(spark, loaded, self.pipeline.layout, files, self.pipeline.clock.now(), read_again)
-        return self._done(name, ledger.change_deliveries(read, *who))
+                read = ledger.change_deliveries(read, *who)
+        return self._done(name, read)
 
     def _changed(self, name: str, chosen: Chosen, wanted: Sequence[Delivery], how: tuple[Deed, str]) -> Done:
         deed, reason = how

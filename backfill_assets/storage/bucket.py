@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Self, TypeVar, cast
 
 import obstore
 from obstore.exceptions import (
@@ -27,17 +27,13 @@ from obstore.store import S3Store
 
 from backfill_assets.core.errors import LayoutError, StorageError
 from backfill_assets.core.release import StoredFile
-from backfill_assets.storage.location import WILD, Location, State
+from backfill_assets.storage.location import CHUNK, WILD, Copied, Location, State, local_copy
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
 
-_AT_ONCE: Final = 16
-"""Requests in flight to a store: more do not make it answer faster."""
-_RANGE: Final = 1 << 20
-"""Bytes of a file that are read at a time."""
-_REGION: Final = "us-east-1"
-"""Where S3-compatible stores without regions say they are."""
+_AT_ONCE: Final = 16  # requests in flight to a store: more do not make it answer faster
+_REGION: Final = "us-east-1"  # where S3-compatible stores without regions say they are
 _ADDRESSES: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT")
 _REFUSED: Final = (PermissionDeniedError, UnauthenticatedError)
 _NO_ACCESS: Final = ("403 Forbidden", "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch")
@@ -143,7 +139,7 @@ class InBucket(Location):
         size, tag = self._head()
         if size < 0:
             raise FileNotFoundError(f"{self} is gone")
-        return cast("BinaryIO", io.BufferedReader(_Ranges(self, size, tag), _RANGE))
+        return cast("BinaryIO", io.BufferedReader(_Ranges(self, size, tag), CHUNK))
 
     def state(self) -> State | None:
         if self.seen is None:
@@ -192,10 +188,15 @@ class InBucket(Location):
         pass
 
     def write(self, text: str) -> None:
-        self._put(text.encode(), replace=True)
+        self._put(text.encode(), "overwrite")
 
     def create(self, text: str) -> None:
-        self._put(text.encode(), replace=False)
+        self._put(text.encode(), "create")
+
+    def copy_from(self, source: Location, expected: Copied | None = None) -> Copied:
+        with local_copy(source, expected) as (local, copied), _asking(self):
+            obstore.put(self.bucket.store, self.key, local, max_concurrency=2)
+        return copied
 
     def rename_folder(self, name: str, first: str) -> None:
         target, names = self.parent / name, [file.path for file in self.files(self)]
@@ -247,10 +248,10 @@ class InBucket(Location):
                 return -1, ""
         return found["size"], found["e_tag"] or ""
 
-    def _put(self, content: bytes, *, replace: bool) -> None:
+    def _put(self, content: bytes, mode: Literal["create", "overwrite"]) -> None:
         with _asking(self):
             try:
-                obstore.put(self.bucket.store, self.key, content, mode="overwrite" if replace else "create")
+                obstore.put(self.bucket.store, self.key, content, mode=mode)
             except AlreadyExistsError as error:
                 raise FileExistsError(f"{self} exists") from error
 

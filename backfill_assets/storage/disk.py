@@ -16,7 +16,7 @@ from typing import BinaryIO, Final, Self, TypeVar
 
 from backfill_assets.core.errors import LayoutError, StorageError
 from backfill_assets.core.release import StoredFile
-from backfill_assets.storage.location import Location, State
+from backfill_assets.storage.location import Copied, Copying, Location, State
 
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SHOWN = 200
@@ -136,7 +136,12 @@ class OnDisk(Location):
         write_atomically(self.path, text)
 
     def create(self, text: str) -> None:
-        _written(self.path, text, os.link)
+        _written(self.path, [text.encode()], os.link)
+
+    def copy_from(self, source: Location, expected: Copied | None = None) -> Copied:
+        with source.reader() as file:
+            _written(self.path, content := Copying(file, source, expected), os.replace)
+        return content.copied
 
     def rename_folder(self, name: str, first: str) -> None:
         del first  # a file system renames all at once
@@ -200,10 +205,10 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         StorageError: the disk is full, or this user may not write there.
     """
-    _written(path, text, os.replace)
+    _written(path, [text.encode()], os.replace)
 
 
-def _written(path: Path, text: str, bring: Callable[[Path, Path], None]) -> None:
+def _written(path: Path, content: Iterable[bytes], bring: Callable[[Path, Path], None]) -> None:
     """Write a draft and `bring` it to its path; raises FileExistsError if that refuses because of a file there."""
     draft = _draft(path)
     try:
@@ -212,8 +217,8 @@ def _written(path: Path, text: str, bring: Callable[[Path, Path], None]) -> None
             path.parent.mkdir(parents=True, exist_ok=True)
         # What a process of the same number left may be the file itself under a second name.
         draft.unlink(missing_ok=True)
-        with draft.open("x", encoding="utf-8") as out:
-            out.write(text)
+        with draft.open("xb") as out:
+            out.writelines(content)
             out.flush()
             os.fsync(out.fileno())
         bring(draft, path)

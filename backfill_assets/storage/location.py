@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from tempfile import NamedTemporaryFile
 from typing import BinaryIO, Final, Self, TypeVar
 
+from backfill_assets.core.errors import StorageError
 from backfill_assets.core.release import StoredFile
 
 WILD: Final = frozenset("*?[")
@@ -210,6 +214,16 @@ class Location(ABC):
         """
 
     @abstractmethod
+    def copy_from(self, source: Location, expected: Copied | None = None) -> Copied:
+        """Write a file with the bytes of another place, atomically and durably; a file that is there is replaced.
+
+        Raises:
+            FileNotFoundError: the source is gone.
+            StorageError: the disk is full, or this user may not write there; the source cannot be read, or its bytes are not
+                those that are `expected`, and nothing is written.
+        """
+
+    @abstractmethod
     def rename_folder(self, name: str, first: str) -> None:
         """Give a folder another name; does nothing if there is a complete folder of that name already.
 
@@ -235,6 +249,63 @@ class Location(ABC):
     @abstractmethod
     def sync(self) -> None:
         """Make a file, or the names in a folder, durable; what is in a bucket is."""
+
+
+CHUNK: Final = 1 << 20
+"""Bytes that are read of a file at a time."""
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What was copied: the number of bytes, and their SHA-256 as 64 hex digits."""
+
+    size: int
+    sha256: str
+
+
+class Copying:
+    """The bytes of an open file, in parts of `CHUNK` bytes, counted and hashed as they are read; `place` is for messages.
+
+    Raises:
+        StorageError: the disk fails, the file was replaced or deleted meanwhile, or its bytes are not those `expected`.
+    """
+
+    def __init__(self, file: BinaryIO, place: Location, expected: Copied | None) -> None:
+        self._file = file
+        self._place = place
+        self._expected = expected
+        self._size = 0
+        self._digest = hashlib.sha256()
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            while part := self._file.read(CHUNK):
+                self._size += len(part)
+                self._digest.update(part)
+                yield part
+        except OSError as error:
+            raise StorageError(
+                f"{self._place} cannot be read ({error}); look at its disk, and repeat the command"
+            ) from error
+        if self._expected not in (None, self.copied):
+            raise StorageError(f"{self._place} is damaged: its bytes are not those that were saved there")
+
+    @property
+    def copied(self) -> Copied:
+        """What was read so far."""
+        return Copied(self._size, self._digest.hexdigest())
+
+
+@contextmanager
+def local_copy(source: Location, expected: Copied | None) -> Iterator[tuple[Path, Copied]]:
+    """A file on the local disk, and what was copied; raises like `Location.copy_from`.
+
+    While the library of a store sends what Python reads, Python cannot ask it for another file.
+    """
+    with source.reader() as file, NamedTemporaryFile() as local:
+        local.writelines(content := Copying(file, source, expected))
+        local.flush()
+        yield Path(local.name), content.copied
 
 
 def parents_up_to(place: Location, root: Location) -> Iterator[Location]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NoReturn
 
 from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.errors import LayoutError, StorageError
@@ -15,6 +17,10 @@ from backfill_assets.storage.layout import RELEASES, Layout
 from backfill_assets.storage.location import Location, remove_all
 
 OWNER_FILE: Final = "_owner"
+_LEDGER: Final = "ledger"
+_RESTORING: Final = "restoring"
+_BACKUP: Final = "backup"
+_INSTEAD: Final = "instead"
 _WRITERS: Final = 16
 _RACES: Final = 8
 _SHOWN: Final = 200
@@ -28,6 +34,52 @@ def require_owner(layout: Layout, ledger: str, name: str) -> None:
     """
     if (found := _owner(layout.warehouse)) is not None:
         _compare(layout.warehouse, found, ledger, name)
+
+
+@dataclass(frozen=True)
+class Restoring:
+    """Who is restoring what: the id of a ledger, its place for messages, the name of a backup."""
+
+    ledger: str
+    name: str
+    backup: str
+
+
+def begin_restore(layout: Layout, restoring: Restoring, instead: str) -> str:
+    """Keep everybody out of a warehouse until `end_restore`; returns the id of the ledger that is replaced, or empty.
+
+    It may be nobody's, this ledger's, that of the ledger that it is restored `instead` of, or one whose restore of the same backup
+    was cut off.
+
+    Raises:
+        LayoutError: it belongs to another ledger, or another backup is being restored into it.
+        StorageError: its place does not keep two writers apart, cannot be reached, or may not be written to.
+    """
+    warehouse = layout.warehouse
+    known = _known(warehouse)
+    if _RESTORING in known:
+        if known[_BACKUP] != restoring.backup:
+            _refuse_half(warehouse, known)
+    elif known.get(_LEDGER, restoring.ledger) not in {restoring.ledger, instead}:
+        _compare(warehouse, canonical_json(known), restoring.ledger, restoring.name)
+    if not known:
+        warehouse.make_folder()
+        if warehouse.storage_options is not None:
+            require_one_winner(warehouse)
+    replaced = known.get(_INSTEAD, known.get(_LEDGER, ""))
+    mark = {"database": restoring.name, _RESTORING: restoring.ledger, _BACKUP: restoring.backup, _INSTEAD: replaced}
+    (warehouse / OWNER_FILE).write(canonical_json(mark))
+    return replaced if replaced != restoring.ledger else ""
+
+
+def is_being_restored(layout: Layout, ledger: str) -> bool:
+    """Whether a restore into this ledger has begun and not ended."""
+    return _known(layout.warehouse).get(_RESTORING) == ledger
+
+
+def end_restore(layout: Layout, ledger: str, name: str) -> None:
+    """Let the ledger that was restored use the warehouse."""
+    (layout.warehouse / OWNER_FILE).write(_mark(ledger, name))
 
 
 def take_warehouse(layout: Layout, ledger: str, name: str, knows_releases: Callable[[], bool] = lambda: True) -> None:
@@ -52,7 +104,7 @@ def take_warehouse(layout: Layout, ledger: str, name: str, knows_releases: Calla
         if warehouse.storage_options is not None:
             require_one_winner(warehouse)
         with suppress(FileExistsError):
-            (warehouse / OWNER_FILE).create(canonical_json({"database": name, "ledger": ledger}))
+            (warehouse / OWNER_FILE).create(_mark(ledger, name))
         found = _owner(warehouse) or ""
     _compare(warehouse, found, ledger, name)
 
@@ -95,8 +147,37 @@ def _owner(warehouse: Location) -> str | None:
         return None
 
 
+def _known(warehouse: Location) -> Mapping[str, str]:
+    found = _owner(warehouse)
+    if found is None:
+        return {}
+    try:
+        return {str(key): str(value) for key, value in json.loads(found).items()}
+    except (ValueError, AttributeError):
+        raise LayoutError(
+            f"{warehouse / OWNER_FILE} cannot be read ({found[:_SHOWN]!r}); if you know that no other ledger uses this warehouse, "
+            "remove it"
+        ) from None
+
+
+def _refuse_half(warehouse: Location, known: Mapping[str, str]) -> NoReturn:
+    backup = known.get(_BACKUP, "")
+    raise LayoutError(
+        f"{warehouse} is being restored from backup {backup}, or that was cut off: repeat it (backfill restore FROM --backup "
+        f"{backup}). If its ledger of before is still there and is to go on, remove {warehouse / OWNER_FILE} instead"
+    )
+
+
+def _mark(ledger: str, name: str) -> str:
+    return canonical_json({"database": name, _LEDGER: ledger})
+
+
 def _compare(warehouse: Location, found: str, ledger: str, name: str) -> None:
-    if f'"ledger":"{ledger}"' not in found:
+    if f'"{_RESTORING}"' in found:
+        raise LayoutError(
+            f"{warehouse} is being restored, or its restore was cut off ({found[:_SHOWN]}): repeat backfill restore"
+        )
+    if f'"{_LEDGER}":"{ledger}"' not in found:
         raise LayoutError(
             f"{warehouse} belongs to another ledger ({found[:_SHOWN]}), and this is {name}: two ledgers would not know of each "
             "other's releases. Use that ledger (BACKFILL_ASSETS_LEDGER_URL), or another warehouse (BACKFILL_ASSETS_WAREHOUSE); if "

@@ -6,19 +6,15 @@ import datetime as dt
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from click.testing import Result
 from deltalake import DeltaTable, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from backfill_assets.application import Application
-from backfill_assets.cli.app import app
 from backfill_assets.core.errors import ArgumentError, BackfillError, PreconditionError
 from backfill_assets.core.release import CommitKind, TableCommit
 from backfill_assets.dataset.load import load_folder
@@ -29,38 +25,9 @@ from backfill_assets.project.adopted_dataset import draft_of
 from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import OWNER
 from backfill_assets_tests.harness.clocks import START
+from backfill_assets_tests.harness.console import Run
 
-Run = Callable[..., Result]
 DAY = dt.date(2024, 1, 1)
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The console script in an empty folder, with state and datasets below it."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("LEDGER_URL", "WAREHOUSE", "SOURCES"):
-        monkeypatch.delenv(f"BACKFILL_ASSETS_{name}", raising=False)
-    monkeypatch.delenv("DAGSTER_HOME", raising=False)
-    monkeypatch.setenv("BACKFILL_ASSETS_STATE", str(tmp_path / ".state"))
-    monkeypatch.setenv("BACKFILL_ASSETS_DATASETS", str(tmp_path / "datasets"))
-    (tmp_path / "datasets").mkdir()
-
-    def run(*words: str) -> Result:
-        done = CliRunner().invoke(app, list(words))
-        if isinstance(done.exception, BackfillError):
-            raise done.exception
-        return done
-
-    return run
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    folder = tmp_path / "lake" / "orders"
-    rows = pa.table({"day": [DAY, DAY], "order_id": [1, 2], "amount": [1.5, 2.5], "city": ["Ulm", None]})
-    write_deltalake(folder, rows, partition_by=["day"], description="Orders by day.")
-    DeltaTable(folder).alter.add_constraint({"Is Positive": "amount > 0"})
-    return folder
 
 
 def test_a_table_is_drafted_adopted_and_given_back(run: Run, lake: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from backfill_assets.core.errors import LayoutError, StorageError
 from backfill_assets.delta.opening import is_table, table_at
 from backfill_assets.storage.bucket import bucket_of
 from backfill_assets.storage.disk import OnDisk
-from backfill_assets.storage.location import Location, move_into, parents_up_to, remove_all, sync
+from backfill_assets.storage.location import CHUNK, Copied, Location, move_into, parents_up_to, remove_all, sync
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.objects import ObjectStore
 from backfill_assets_tests.harness.tables import day, rows_of
@@ -33,6 +33,26 @@ _HOMES = itertools.count()
 
 def names(found: Iterator[Location]) -> list[str]:
     return sorted(place.name for place in found)
+
+
+@pytest.mark.parametrize("size", [0, 5, CHUNK, CHUNK + 1, 6 * CHUNK])
+def test_a_copy_has_the_same_bytes_wherever_both_lie(home: Location, tmp_path: Path, size: int) -> None:
+    there = tmp_path / "there.bin"
+    there.write_bytes(content := os.urandom(size))
+    target = home / "below" / "copy.bin"
+    copied = target.copy_from(OnDisk(there))
+    assert copied == Copied(size, hashlib.sha256(content).hexdigest())
+    assert (target.end(), target.size()) == (content, size)
+    back = OnDisk(tmp_path / "back.bin")
+    assert back.copy_from(target) == (home / "second.bin").copy_from(target) == copied
+    assert back.path.read_bytes() == (home / "second.bin").end() == content
+    target.copy_from(OnDisk(tmp_path / "back.bin"))
+    with pytest.raises(FileNotFoundError):
+        target.copy_from(home / "nothing.bin")
+    with pytest.raises(StorageError, match=r"there.bin is damaged: its bytes are not those that were saved there"):
+        target.copy_from(OnDisk(there), Copied(size, "0" * 64))
+    assert (target.end(), target.size()) == (content, size)
+    assert names((home / "below").listed()) == ["copy.bin"], "no draft is left"
 
 
 def test_what_is_written_is_read_and_what_is_not_there_is_missing(home: Location) -> None:

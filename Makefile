@@ -21,6 +21,8 @@ STRESS_COMMITS ?= 3000
 STORE_COMMITS ?= 600
 WORKERS ?= 3
 SOAK_MINUTES ?= 20
+# Two machines share a night: PART=1/2 on one, PART=2/2 on the other.
+PART ?=
 
 # One home and one state folder for every target. PWD is set because `.env` is built on it and `make -C` leaves the
 # caller's; UTC because a day must not depend on where the machine stands.
@@ -117,6 +119,7 @@ test: export TMPDIR := $(or $(TMPDIR),$(SHM),/tmp)
 test: setup ## What .ci/run runs: a witness for every promise (some 15 minutes on two cores)
 	@$(MAKE) --no-print-directory -j2 static lanes
 
+test-all test-faults: export BACKFILL_ASSETS_TEST_PART = $(PART)
 test-all: CASES =
 test-all: setup static lanes lane-store ## Everything that there is, each night: all examples, kill points and the long stress (three hours on two cores)
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,6 +14,8 @@ from typing import Final
 
 import pytest
 
+PART: Final = "BACKFILL_ASSETS_TEST_PART"
+"""Says which part of the files this machine runs; without it, all."""
 _FOLDER: Final = Path(__file__).parent
 _EVENTS: Final = "../packages/dagster-batched-events/tests"
 _STRANGERS: Final = ("OPTIMIZE-in the range", "VACUUM-in the range", "DELETE-*", "an INSERT-outside of it")
@@ -260,10 +262,26 @@ def is_nightly(test: str, case: str = "") -> bool:
     return kept is not None and not any(fnmatchcase(case, pattern) for pattern in kept)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def in_part(files: Iterable[str], part: str) -> set[str]:
+    """The files of tests that run in a part, `1/2` or `2/2` for example; the whole is each file once.
+
+    Raises:
+        pytest.UsageError: there is no such part.
+    """
+    number, _, parts = part.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise pytest.UsageError(f"{PART} is {part!r}, and a part is named as 1/2 and 2/2 are")
+    return set(sorted(set(files))[int(number) - 1 :: int(parts)])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     files = {item: os.path.relpath(item.path, _FOLDER) for item in items}
+    here = in_part(files.values(), os.environ.get(PART) or "1/1")
+    config.hook.pytest_deselected(items=[item for item in items if files[item] not in here])
+    items[:] = [item for item in items if files[item] in here]
     items.sort(key=lambda item: _FIRST.index(files[item]) if files[item] in _FIRST else len(_FIRST))
-    for item, file in files.items():
+    for item in items:
+        file = files[item]
         callspec = getattr(item, "callspec", None)
         name = getattr(item, "originalname", None) or item.name
         if is_nightly(f"{file}::{name}", callspec.id if callspec else ""):

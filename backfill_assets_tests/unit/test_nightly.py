@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from backfill_assets_tests.faults import FAULTS
-from backfill_assets_tests.nightly import NIGHTLY, ON_POSTGRES, Run, is_nightly, run_of
+from backfill_assets_tests.nightly import NIGHTLY, ON_POSTGRES, PART, Run, in_part, is_nightly, run_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "backfill_assets_tests"
@@ -66,6 +66,20 @@ def test_the_table_names_only_existing_tests_and_cases(cases: dict[str, list[str
         nightly = [case for test, case in found if is_nightly(test, case)]
         assert nightly, f"{entry}: no test, or none of its cases is left to the night"
         assert (len(nightly) < len(found)) is bool(kept), f"{entry}: {kept} names no case"
+
+
+def test_parts_of_a_night_have_each_file_once(cases: dict[str, list[str]]) -> None:
+    files = sorted({test.partition("::")[0] for test in cases})
+    for parts in (1, 2, 3):
+        shares = [in_part(reversed(files), f"{number}/{parts}") for number in range(1, parts + 1)]
+        assert sorted(file for share in shares for file in share) == files
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize("part", ["2", "0/2", "3/2", "1/", "a/b", "-1/2"])
+def test_a_part_that_there_is_not_is_refused(part: str) -> None:
+    with pytest.raises(pytest.UsageError, match=rf"{PART} is '{part}'"):
+        in_part(["a.py"], part)
 
 
 def test_only_these_faults_have_all_of_their_tests_at_night() -> None:

@@ -13,8 +13,10 @@ from backfill_assets.core.errors import BackfillError
 from benchmarks.bench import Options, run_benchmark
 from benchmarks.history import measure_history, show_history
 from benchmarks.show import show
+from benchmarks.years import measure_years, show_years
 
 _MOST_DAYS: Final = 1250
+_YEAR: Final = 365
 _LEAST_SAMPLE, _MOST_SAMPLE = 2, 50
 
 
@@ -27,6 +29,13 @@ def main() -> int:
     if given.history:
         found = measure_history(given.folder.absolute() / "history", given.history)
         as_json(found) if given.json else show_history(given.history, found)
+        return 0
+    if given.years:
+        days = round(given.years * _YEAR)
+        costs = measure_years(
+            given.folder.absolute() / "years", days, given.datasets, lambda text: errors.print(text, markup=False)
+        )
+        as_json(costs) if given.json else show_years(days, given.datasets, costs)
         return 0
     options = Options(given.scale, given.days, given.chunk, given.sample, given.growth, given.store, given.workers)
     try:
@@ -57,6 +66,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=0, help="then also with Spark as a cluster of so many workers")
     parser.add_argument(
         "--history", type=int, default=0, help="instead: how long one dataset of so many partitions takes to handle"
+    )
+    parser.add_argument(
+        "--years",
+        type=float,
+        default=0,
+        help="instead: what so many years of daily releases cost beside a month of them",
+    )
+    parser.add_argument(
+        "--datasets", type=int, default=20, help="the datasets that are released daily, for --years (20)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument(

@@ -15,6 +15,7 @@ from backfill_assets.core.errors import BackupError
 from backfill_assets.core.text import number_of
 from backfill_assets.delta.opening import LOG
 from backfill_assets.storage.location import Copied, Location, parents_up_to, remove_all
+from backfill_assets.storage.owner import owner_mark
 
 _OWNER: Final = "_backups.json"
 """Names the ledger whose backups these are."""
@@ -96,7 +97,7 @@ class BackupFolder:
             if taken:
                 raise BackupError(f"{self.root} has files, and is no folder of backups; name an empty folder")
             with suppress(FileExistsError):  # another command was faster; whose it is comes next
-                mark.create(_mark(ledger, name))
+                mark.create(owner_mark(ledger, name))
         if self.owner() != ledger:
             raise BackupError(
                 f"{self.root} has backups of another ledger ({mark.text()}), and this is {name}; name another folder"
@@ -114,7 +115,7 @@ class BackupFolder:
 
     def hand_over(self, ledger: str, name: str) -> None:
         """Make it the folder of the ledger that a backup of it was restored into."""
-        (self.root / _OWNER).write(_mark(ledger, name))
+        (self.root / _OWNER).write(owner_mark(ledger, name))
 
     def all(self) -> tuple[Backup, ...]:
         """All complete backups whose description can be read, newest first."""
@@ -205,10 +206,6 @@ class BackupFolder:
 
     def _of(self, backup: str) -> Location:
         return self.root / _BACKUPS / backup
-
-
-def _mark(ledger: str, name: str) -> str:
-    return canonical_json({"database": name, "ledger": ledger})
 
 
 def _path(saved: Copied) -> str:

@@ -15,8 +15,8 @@ from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import SHADOW
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import UnitState, shown_days
-from backfill_assets.delta.opening import LOG, commits
-from backfill_assets.delta.reading import SEALED
+from backfill_assets.delta.opening import LOG, newest_commit
+from backfill_assets.delta.reading import sealed_path
 from backfill_assets.ledger import copies
 from backfill_assets.ledger.open import open_ledger
 from backfill_assets.release.finish import Checkpoint, no_checkpoint
@@ -122,7 +122,7 @@ class RestoreBackup:
                 "Nothing was restored, and nothing is overwritten: restore into an empty warehouse (BACKFILL_ASSETS_WAREHOUSE)"
             )
         # A shadow whose log was sealed since then keeps it sealed.
-        wanted = [path for path in saved.files if path not in there and _sealed(path) not in there]
+        wanted = [path for path in saved.files if path not in there and sealed_path(path) not in there]
         return sorted(wanted, key=lambda path: (f"/{LOG}/" in path, path))
 
     def _copy(self, folder: BackupFolder, saved: SavedFiles, missing: list[str]) -> None:
@@ -141,10 +141,7 @@ class RestoreBackup:
 
     def _newer(self, backup: Backup) -> tuple[str, ...]:
         """The tables that have commits after those of the backup."""
-        newest = {
-            table.place: max((version for version, _ in commits(self.layout.at(table.place) / LOG)), default=-1)
-            for table in backup.tables
-        }
+        newest = {table.place: newest_commit(self.layout.at(table.place)) for table in backup.tables}
         return tuple(table.place for table in backup.tables if newest[table.place] > table.version)
 
     def _at_rest(self, backup: Backup, newer: Collection[str]) -> Iterator[str]:
@@ -169,10 +166,6 @@ class RestoreBackup:
 def _above(place: Location, warehouse: Location) -> Iterator[Location]:
     with suppress(ValueError):  # an adopted table is elsewhere
         yield from parents_up_to(place, warehouse)
-
-
-def _sealed(path: str) -> str:
-    return path.replace(f"/{LOG}/", f"/{SEALED}/", 1) if f"/{SHADOW}/" in path else ""
 
 
 def _handed_over(folder: BackupFolder, ledger: copies.TargetLedger) -> list[str]:

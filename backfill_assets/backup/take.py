@@ -18,8 +18,8 @@ from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import SHADOW, restorable_until, shadow_of
 from backfill_assets.core.text import is_name, number_of
 from backfill_assets.core.unit import AttemptState, UnitState
-from backfill_assets.delta.opening import LOG, commits, is_table
-from backfill_assets.delta.reading import SEALED, sizes_at
+from backfill_assets.delta.opening import LOG, is_table, newest_commit
+from backfill_assets.delta.reading import SEALED, sealed_path, sizes_at
 from backfill_assets.ledger.copies import save
 from backfill_assets.ledger.open import Ledger, open_ledger
 from backfill_assets.release.adopt import require_sole_writer
@@ -151,7 +151,7 @@ class TakeBackup(OnWarehouse):
             for name in self._names(layer):
                 place = f"{layer}/{name}"
                 home = self.layout.at(place)
-                newest = max((version for version, _ in commits(home / LOG)), default=-1)
+                newest = newest_commit(home)
                 if newest < 0 and is_table(home):
                     raise PreconditionError(f"{home}: its log has no commit, only a checkpoint; see: backfill doctor")
                 tables.append(SavedTable(place, newest))
@@ -217,7 +217,7 @@ class TakeBackup(OnWarehouse):
             try:
                 found = _stored(folder, homes[place] / path.removeprefix(f"{place}/"), stored)
             except FileNotFoundError:
-                sealed = path.replace(f"/{LOG}/", f"/{SEALED}/", 1) if f"/{SHADOW}/" in path else path
+                sealed = sealed_path(path) or path
                 try:  # a release may have sealed the shadow meanwhile
                     found = _stored(folder, homes[place] / sealed.removeprefix(f"{place}/"), stored)
                 except FileNotFoundError:

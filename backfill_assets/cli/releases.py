@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from backfill_assets import operations
 from backfill_assets.application import Application
 from backfill_assets.cli.campaigns import say_release
-from backfill_assets.cli.output import DryRun, Json, as_json, campaign_of, finish, opened_shell, say, table
+from backfill_assets.cli.output import DryRun, Json, as_json, campaign_of, finish, opened_shell, say, table, warn
 from backfill_assets.control.approve import needs_approval
 from backfill_assets.core.days import format_days, parse_days
 from backfill_assets.core.errors import ArgumentError, CampaignError, EvidenceError, InvalidDayError
@@ -17,16 +17,24 @@ from backfill_assets.core.release import restorable_until
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord
 
+_MOST: Final = 50
+
 
 def releases(
     dataset: Annotated[str, typer.Argument(help="A dataset; without it, all.")] = "",
+    most: Annotated[
+        int | None,
+        typer.Option(min=0, help=f"List at most so many, 0 for all; by default {_MOST}, and all with --json."),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """List releases, newest first, and until when each can be rolled back."""
+    """List the newest releases, newest first, and until when each can be rolled back."""
     application = Application.from_env()
     if dataset:
         application.dataset(dataset)
-    rows = [_row(application, record) for record in application.ledger.releases(dataset or None)]
+    limit = (0 if json else _MOST) if most is None else most
+    found = application.ledger.releases(dataset or None, most=limit + 1 if limit else None)
+    rows = [_row(application, record) for record in found[: limit or None]]
     if json:
         as_json(rows)
     else:
@@ -43,6 +51,8 @@ def releases(
             "unit",
         )
         table(columns, [tuple(row.values()) for row in rows])
+    if limit and len(found) > limit:
+        warn(f"there are older releases; see: backfill releases{f' {dataset}' if dataset else ''} --most 0")
 
 
 def publish(

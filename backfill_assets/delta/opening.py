@@ -81,6 +81,11 @@ def reached(place: Location) -> Iterator[None]:
         ) from error
 
 
+def newest_commit(place: Location) -> int:
+    """The version of the newest commit in a table's log; -1 if it has none."""
+    return max((version for version, _ in commits(place / LOG)), default=-1)
+
+
 def table_at(place: Location, version: int | None = None) -> DeltaTable:
     """The Delta table at a place, at its newest version or another one.
 
@@ -110,7 +115,7 @@ def tables_in(folder: Location) -> tuple[Location, ...]:
 def opened(place: Location, version: int | None = None) -> DeltaTable:
     """A table of others at a version; raises ValueError if there is none yet, or delta-rs would read another folder."""
     # Delta-rs would look for each version in between, which takes for ever.
-    if version is not None and version > (newest := max((number for number, _ in commits(place / LOG)), default=-1)):
+    if version is not None and version > (newest := newest_commit(place)):
         raise ValueError(f"there is no version {version}, the newest is {newest}")
     if place.storage_options is not None and {"?", "#"} & set(str(place)):
         raise ValueError("because of the ? or # in its path, another place would be read; rename the folder")

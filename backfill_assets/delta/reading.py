@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import PreconditionError
-from backfill_assets.core.release import CommitKind, DataFile, ReleaseKind, TableCommit
+from backfill_assets.core.release import SHADOW, CommitKind, DataFile, ReleaseKind, TableCommit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.opening import (
     LOG,
@@ -150,6 +150,11 @@ SCHEMA_COMMIT = "backfill_assets_schema"
 """Metadata key of the commits by which this project creates the table, adds columns or sets its retention."""
 
 FilesByDay = Mapping[dt.date, tuple[DataFile, ...]]
+
+
+def sealed_path(path: str) -> str:
+    """The path that a file of a shadow's log has once the shadow is sealed; empty for files outside of shadows."""
+    return path.replace(f"/{LOG}/", f"/{SEALED}/", 1) if f"/{SHADOW}/" in path else ""
 
 
 def active_files(table: DeltaTable, root: Location, dataset: Dataset) -> FilesByDay:

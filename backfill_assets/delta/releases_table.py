@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Final
 
 import pyarrow as pa
@@ -102,6 +102,14 @@ _KEPT: Final = dt.timedelta(days=7)
 """How long overwritten versions stay readable."""
 
 
+_MOST_FILES: Final = 50
+"""Each release appends a file; with so many, the next one writes all rows into one file."""
+
+
+def _arrow(rows: Sequence[ReleaseRow]) -> pa.Table:
+    return pa.Table.from_pylist([vars(row) for row in rows], schema=_SCHEMA)
+
+
 class ReleasesTable:
     """The table `data_releases` of the warehouse."""
 
@@ -121,6 +129,26 @@ class ReleasesTable:
             return None
         return tuple(ReleaseRow(**row) for row in found.select(_SCHEMA.names).cast(_SCHEMA).to_pylist())
 
+    def states(self) -> Mapping[str, str] | None:
+        """The state of each release in the table by name; None if it has to be written again before rows are appended."""
+        if not is_table(self._root):
+            return None
+        try:
+            table = table_at(self._root)
+            if len(table.file_uris()) >= _MOST_FILES or {field.name for field in table.schema().fields} != set(
+                _SCHEMA.names
+            ):
+                return None
+            found = rows_of(self._root, ["release", "state"])
+        except DeltaError:
+            return None
+        return dict(zip(found["release"].to_pylist(), found["state"].to_pylist(), strict=True))
+
+    def append(self, rows: Sequence[ReleaseRow]) -> None:
+        """Add these rows in one commit."""
+        with reached(self._root):
+            write_deltalake(str(self._root), _arrow(rows), mode="append", storage_options=self._root.storage_options)
+
     def write(self, rows: Sequence[ReleaseRow]) -> None:
         """Replace the table with these rows in one commit."""
         self._root.parent.make_folder()
@@ -128,7 +156,7 @@ class ReleasesTable:
         with reached(self._root):
             write_deltalake(
                 str(self._root),
-                pa.Table.from_pylist([asdict(row) for row in rows], schema=_SCHEMA),
+                _arrow(rows),
                 mode="overwrite",
                 schema_mode="overwrite",
                 storage_options=self._root.storage_options,

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from backfill_assets.core.errors import PreconditionError, StorageError
 from backfill_assets.core.release import DataFile
-from backfill_assets.delta.opening import LOG, actions, commits
+from backfill_assets.delta.opening import LOG, actions, commits, newest_commit
 from backfill_assets.delta.reading import plain_path, shadow_log_folder
 from backfill_assets.storage.location import Location, Sync, move_into, parents_up_to, sync
 
@@ -98,7 +98,7 @@ def kept(root: Location, bring: Sync = sync) -> Iterator[None]:
     Raises:
         StorageError: the disk does not confirm it, or a commit names a file that lies elsewhere.
     """
-    above = max((version for version, _ in commits(root / LOG)), default=-1)
+    above = newest_commit(root)
     yield
     new = [path for version, path in commits(root / LOG) if version > above]
     if new:

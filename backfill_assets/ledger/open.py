@@ -12,10 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from filelock import FileLock, Timeout
 from sqlalchemy import URL, Connection, text
 
@@ -177,20 +173,34 @@ def _remember(connection: Connection, host: Host) -> None:
 
 
 def _migrate(database: Database, connection: Connection) -> None:
+    if _is_newest(connection):
+        return
+    # Most processes find a ledger that needs no migration.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
     with _ALEMBIC:
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
         config.attributes["connection"] = connection
         scripts = ScriptDirectory.from_config(config)
         found = MigrationContext.configure(connection).get_current_revision()
-        if found == scripts.get_current_head():
-            return
         if found not in {None, *(script.revision for script in scripts.walk_revisions())}:
             raise LedgerError(
                 f"{database.name} is at revision {found}, which this version of backfill_assets does not know: "
                 "a newer version has migrated it. Upgrade backfill_assets, or use another ledger"
             )
         command.upgrade(config, "head")
+
+
+def _is_newest(connection: Connection) -> bool:
+    """Whether the ledger is at the newest revision: the name of each migration begins with its revision, and they are in order."""
+    newest = max(path.name for path in (MIGRATIONS / "versions").glob("[0-9]*.py")).partition("_")[0]
+    if not connection.dialect.has_table(connection, "alembic_version"):
+        return False
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == [newest]
 
 
 class LedgerLogin:

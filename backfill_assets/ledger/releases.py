@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Final
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, RowMapping, delete, func, insert, select, update
 
 from backfill_assets.core.canonical import digest, from_json
 from backfill_assets.core.days import slices
 from backfill_assets.core.errors import UnitError
-from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState, corrected
+from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState, corrected, is_ahead
 from backfill_assets.core.unit import Lock, ReleaseHead, ReleaseRecord, UnitState, holds_of
 from backfill_assets.ledger.codec import release_from_row
 from backfill_assets.ledger.database import Rows, matching, read_meta, upsert
@@ -20,6 +21,7 @@ from backfill_assets.ledger.schema import holds, locks, meta, releases, units
 from backfill_assets.ledger.units import holds_on, load_unit, set_state
 
 _TABLE = releases
+_FEW: Final = 10
 
 
 class ReleaseRows(Rows):
@@ -95,19 +97,31 @@ class ReleaseRows(Rows):
             row = connection.execute(select(_TABLE).where(_TABLE.c.release == release)).mappings().one_or_none()
             if row is None:
                 raise _unknown(connection, release)
-            return release_from_row(row, self._corrected(connection))
+            return release_from_row(row, self._corrected(connection, [row]))
 
     def releases(
-        self, dataset: str | None = None, unit: str | None = None, states: Collection[ReleaseState] = ()
-    ) -> tuple[ReleaseRecord, ...]:
-        """Releases, newest first by number; optionally of one dataset, of one unit or in some states only."""
+        self, dataset: str | None = None, unit: str | None = None, states: Collection[ReleaseState] = (), most: int | None = None
+    ) -> tuple[ReleaseRecord, ...]:  # fmt: skip
+        """Releases, newest first by number; optionally of one dataset, of one unit, in some states, or the newest ones only."""
         wanted = matching(_TABLE, dataset=dataset, unit=unit)
         if states:
             wanted &= _TABLE.c.state.in_([state.value for state in states])
-        query = select(_TABLE).where(wanted).order_by(_TABLE.c.number.desc())
+        query = select(_TABLE).where(wanted).order_by(_TABLE.c.number.desc()).limit(most)
         with self._database.read() as connection:
-            rows, times = connection.execute(query).mappings().all(), self._corrected(connection)
+            rows = connection.execute(query).mappings().all()
+            times = self._corrected(connection, rows)
         return tuple(release_from_row(row, times) for row in rows)
+
+    def known_releases(self, names: Collection[str]) -> frozenset[str]:
+        """Those of these releases that the ledger knows; at most some hundred may be asked for."""
+        with self._database.read() as connection:
+            return frozenset(connection.execute(select(_TABLE.c.release).where(_TABLE.c.release.in_(names))).scalars())
+
+    def states(self) -> Mapping[str, int]:
+        """How many releases are in each state."""
+        query = select(_TABLE.c.state, func.count()).group_by(_TABLE.c.state)
+        with self._database.read() as connection:
+            return {row[0]: row[1] for row in connection.execute(query)}
 
     def heads(self) -> Mapping[str, ReleaseHead]:
         """The state, version and commit time of every release by name, without the manifests, which are long."""
@@ -116,10 +130,33 @@ class ReleaseRows(Rows):
             rows = connection.execute(query).all()
         return {row.release: ReleaseHead(ReleaseState(row.state), row.version, row.committed_at) for row in rows}
 
-    def _corrected(self, connection: Connection) -> Mapping[str, dt.datetime]:
-        at = _TABLE.c.committed_at
-        query = select(_TABLE.c.release, at).where(at.is_not(None)).order_by(_TABLE.c.number)
-        return corrected([(row.release, row.committed_at) for row in connection.execute(query)], self._clock.now())
+    def _corrected(self, connection: Connection, rows: Sequence[RowMapping]) -> Mapping[str, dt.datetime]:
+        """What `corrected` says of these releases, and maybe of others; looks at all of them only if it must."""
+        number, at, now = _TABLE.c.number, _TABLE.c.committed_at, self._clock.now()
+        newest = connection.execute(select(func.max(at))).scalar_one()
+        if newest is None:
+            return {}
+        if is_ahead(newest, now):
+            query = select(_TABLE.c.release, at).where(at.is_not(None)).order_by(number)
+            return corrected([(row.release, row.committed_at) for row in connection.execute(query)], now)
+        # None is in the future: what is dated before an earlier one counts as made at the time of that one.
+        if len(rows) <= _FEW:
+            own = [row for row in rows if row["committed_at"] is not None]
+            before = [
+                connection.execute(select(func.max(at)).where(number < row["number"])).scalar_one() for row in own
+            ]
+            return {
+                row["release"]: high
+                for row, high in zip(own, before, strict=True)
+                if high is not None and row["committed_at"] < high
+            }
+        times = select(number, at, func.max(at).over(order_by=number).label("high")).where(at.is_not(None)).subquery()
+        wrong = (
+            select(_TABLE.c.release, times.c.high)
+            .join(times, times.c.number == number)
+            .where(times.c.committed_at < times.c.high)
+        )
+        return {row.release: row.high for row in connection.execute(wrong)}
 
     def lock(self, name: str, wait: dt.timedelta) -> AbstractContextManager[int]:
         """Hold a named lock (a lease that is renewed while held); yields its fencing token.

@@ -266,10 +266,10 @@ releases = Table(
     Column("release", String(128), nullable=False, unique=True),
     Column("dataset", NAME, nullable=False, index=True),
     Column("unit", String(128), nullable=False, index=True),
-    Column("state", String(16), nullable=False),
+    Column("state", String(16), nullable=False, index=True),
     Column("version", BigInteger),
     Column("created_at", UtcDateTime, nullable=False),
-    Column("committed_at", UtcDateTime),
+    Column("committed_at", UtcDateTime, index=True),
     Column("manifest", Text, nullable=False),
     sqlite_autoincrement=True,
 )

@@ -85,7 +85,7 @@ class AfterRelease(OnWarehouse):
         except Exception as error:  # noqa: BLE001  # the same
             _warn("previews of finished units could not be dropped; drop them later", error)
         try:
-            return self.data_releases.refresh()
+            return self.data_releases.refresh(releases)
         except Exception as error:  # noqa: BLE001  # the same
             _warn("the table data_releases is behind the ledger; repair it with: backfill reconcile", error)
             return False

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-import requests
-
 from backfill_assets.core.errors import NoticeError
 
 _WORTH_A_RETRY: Final = (429, 500, 502, 503, 504)
@@ -98,6 +96,8 @@ def escaped(text: str) -> str:
 
 
 def _post(url: str, text: str, seconds: float, answer: _Answer) -> None:
+    import requests  # noqa: PLC0415 - few processes send notices
+
     try:
         with _unlogged(), requests.Session() as session:
             # A redirect would send the text to an address that is not configured; the body of the answer is not needed.

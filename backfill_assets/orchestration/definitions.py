@@ -29,7 +29,6 @@ from backfill_assets.orchestration.sensors import (
 )
 from backfill_assets.settings import Settings
 from backfill_assets.spark.registration import client_environment
-from backfill_assets.spark.server import SparkServer
 
 
 def warm_spark(application: Application) -> LazyPySparkResource:
@@ -44,6 +43,8 @@ def warm_spark(application: Application) -> LazyPySparkResource:
 
         def _init_session(self) -> None:
             if self._spark_session is None:
+                from backfill_assets.spark.server import SparkServer  # noqa: PLC0415 - a code server need not load Spark's client
+
                 endpoint = SparkServer(application.settings).ensure()
                 # Spark's own client reads the token from here; in the configuration it would show up in the UI.
                 os.environ.update(client_environment(endpoint))

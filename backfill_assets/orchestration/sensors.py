@@ -23,7 +23,6 @@ from backfill_assets.orchestration.backfills import live_days
 from backfill_assets.orchestration.event_log import DagsterEventLog
 from backfill_assets.orchestration.names import asset_key
 from backfill_assets.orchestration.services import services_of
-from backfill_assets.spark.server import SparkServer
 
 _COUNTS = "Its unfinished work does not count."
 
@@ -116,7 +115,7 @@ def catch_up(application: Application) -> dg.SensorDefinition:
         # Read again, as the conductor does: what has been corrected since this process started is worth another run.
         fresh = Application(application.settings)
         catching_up = services_of(fresh, context.instance).catching_up
-        if catching_up.groups and (obstacle := SparkServer(fresh.settings).obstacle()):
+        if catching_up.groups and (obstacle := _spark_obstacle(fresh)):
             # A backfill that is refused would count as one that could not build its days.
             return dg.SkipReason(f"waiting for the Spark server: {obstacle}")
         groups, begun, done = catching_up.groups, time.monotonic(), list[str]()
@@ -186,6 +185,13 @@ def stale_history(application: Application) -> dg.SensorDefinition:
         )
 
     return sensor
+
+
+def _spark_obstacle(application: Application) -> str:
+    """Why Spark cannot be used now; empty if it can."""
+    from backfill_assets.spark.server import SparkServer  # noqa: PLC0415 - a code server loads Spark's client when it needs it
+
+    return SparkServer(application.settings).obstacle()
 
 
 def _observed(stale: StaleDays) -> dg.AssetObservation:
@@ -261,7 +267,7 @@ def late_deliveries(application: Application, pipelines: Sequence[LivePipeline])
             context.log.error(problem)
         # Before the limit per tick: days that have already run must not take the place of others.
         ready = _unseen(context.instance, [day for day in late if not day.waits_for])
-        if ready and (obstacle := SparkServer(application.settings).obstacle()):
+        if ready and (obstacle := _spark_obstacle(application)):
             # A run that is refused before anything landed would be requested again only a few times.
             context.log.warning(obstacle)
             return dg.SkipReason(f"{number_of(len(ready), 'day')} to run, waiting for the Spark server: {obstacle}")

@@ -37,7 +37,7 @@ from backfill_assets.pipeline.tables import (
     write_days,
     writing,
 )
-from backfill_assets.spark.session import room_for
+from backfill_assets.spark.driver import room_for
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
 

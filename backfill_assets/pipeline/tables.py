@@ -12,13 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
-from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import runs_of_days
@@ -29,9 +28,12 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.opening import actions, is_table, read_back
 from backfill_assets.evidence.known_deliveries import source_key, table_of
 from backfill_assets.ledger.open import Ledger
-from backfill_assets.spark.session import driver_of, is_of_data, room_for
+from backfill_assets.spark.driver import driver_of, is_of_data, room_for
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 _TYPES: Final[Mapping[str, T.DataType]] = {
     "string": T.StringType(),
@@ -47,6 +49,8 @@ _NAMES: Final = {spark.simpleString(): name for name, spark in _TYPES.items()}
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _PREFIX: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _RANK: Final = "_rank"
+_MOST_RANGES: Final = 20
+"""Spark's time grows with the square of the terms of an OR, and not with the days of an IN."""
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w+")
 
 
@@ -60,11 +64,13 @@ def literal(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def days_condition(column: str, days: Collection[dt.date]) -> str:
-    """SQL that is true for rows of these days; only comparisons, which `replaceWhere` and partition pruning understand."""
-    name = quoted(column)
-    runs = [f"({name} >= DATE'{first}' AND {name} <= DATE'{last}')" for first, last in runs_of_days(days)]
-    return " OR ".join(runs) or "false"
+def days_condition(column: str, days: Collection[dt.date], written: str = "DATE'{}'") -> str:
+    """SQL that is true for rows of these days, `written` so; only what `replaceWhere` and partition pruning understand."""
+    name, runs = quoted(column), runs_of_days(days)
+    if len(runs) > _MOST_RANGES:
+        return f"{name} IN ({', '.join(map(written.format, sorted(set(days))))})"
+    ranges = [f"({name} >= {written.format(first)} AND {name} <= {written.format(last)})" for first, last in runs]
+    return " OR ".join(ranges) or "false"
 
 
 def in_days(column: str, days: Collection[dt.date]) -> Column:
@@ -345,13 +351,12 @@ def source_rows(
                 f"{found}; correct it, or cast in the staging model"
             )
     columns = {name: quoted(fields[header].name) for name, header in source.headers.items()}
-    own = quoted(fields[source.day.lower()].name)
+    own = fields[source.day.lower()].name
     # As text: the column is a date, or text that is one.
-    runs = [f"({own} >= '{first}' AND {own} <= '{last}')" for first, last in runs_of_days(days)]
-    those = table.where(" OR ".join(runs) or "false")
+    those = table.where(days_condition(own, days, "'{}'"))
     # Without the table's metadata: a mapped or generated column would be one in staging, too.
     plain = [F.col(column).alias(name, metadata={}) for name, column in columns.items()]
-    return those.select(F.col(own).cast("date").alias(day, metadata={}), *plain)
+    return those.select(F.col(quoted(own)).cast("date").alias(day, metadata={}), *plain)
 
 
 def with_declared_columns(frame: DataFrame, dataset: Dataset) -> DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -120,14 +121,18 @@ class DataReleases:
         """Releases whose rows in the table differ from the ledger; changes nothing."""
         return differing(projection(self.ledger.releases()), self.table.read() or ())
 
-    def refresh(self) -> bool:
-        """Write the table again if it differs from the ledger; returns whether it differed.
+    def refresh(self, made: Collection[str] = ()) -> bool:
+        """Write to the table what it lacks of the ledger; returns whether it differed.
+
+        If it lacks only the releases just `made`, their rows are appended: its other rows are neither read nor written.
 
         Raises:
             LedgerError: another process has been writing it for too long.
         """
         # Reads and writes under one lock: an older state must not overwrite a newer one.
         with self.ledger.lock(DATA_RELEASES, self.wait):
+            if made and not self.whole and self._appended(made):
+                return True
             found, heads = self.table.read(), self.ledger.heads()
             trusted = () if self.whole else found or ()
             rows = [row for row in trusted if row.release in heads and is_of(row, heads[row.release])]
@@ -136,6 +141,18 @@ class DataReleases:
             if found is not None and sorted(found, key=by_name) == rows:
                 return False
             self.table.write(rows)
+        return True
+
+    def _appended(self, made: Collection[str]) -> bool:
+        """Append the rows of these releases, unless the table lacks more than them."""
+        known = self.table.states()
+        if known is None or not known.keys().isdisjoint(made):
+            return False
+        new = projection(self.ledger.release(name) for name in made)
+        # A release only goes on from one state to the next, so equal counts mean that each is in the state that the table says.
+        if Counter(known.values()) + Counter(row.state for row in new) != Counter(self.ledger.states()):
+            return False
+        self.table.append(new)
         return True
 
 

@@ -121,7 +121,7 @@ class Reconcile(OnWarehouse):
         Only the newest ones can be missing, so it is enough to look for the newest release of the log.
         """
         newest = {name: self._newest_release(self.tables[name]) for name in datasets}
-        known = self.ledger.heads()
+        known = self.ledger.known_releases(newest.values())
         self.rebuild([name for name, release in newest.items() if release and release not in known], wait)
 
     def _newest_release(self, table: PublishedTable) -> str:

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from backfill_assets.core.errors import StorageError
-from backfill_assets.spark.session import driver_of
+from backfill_assets.spark.driver import driver_of
 from backfill_assets.storage.location import Location
 
 SEEN_FILE: Final = "seen_by_spark"

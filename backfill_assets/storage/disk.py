@@ -83,7 +83,8 @@ class OnDisk(Location):
         return map(type(self), self.path.glob(pattern))
 
     def files(self, home: Location, *, without: str = "", links: bool = False) -> Iterator[StoredFile]:
-        return _files(self.path, path_of(home), without=without, links=links)
+        above = self.path.relative_to(path_of(home)).as_posix()
+        return _files(str(self.path), "" if above == "." else f"{above}/", without=without, links=links)
 
     def reader(self) -> BinaryIO:
         return self.path.open("rb")
@@ -258,12 +259,15 @@ def size_of(path: str | Path) -> int:
 
 def stored_file(path: Path, home: Path) -> StoredFile:
     """A file with its time and size, its path relative to `home`; raises FileNotFoundError if it is gone."""
-    status = path.lstat()
-    at = dt.datetime.fromtimestamp(status.st_mtime, dt.UTC)
-    return StoredFile(path.relative_to(home).as_posix(), at, status.st_size)
+    return _stored(path.relative_to(home).as_posix(), path.lstat())
 
 
-def _files(folder: Path, home: Path, *, without: str, links: bool) -> Iterator[StoredFile]:
+def _stored(path: str, status: os.stat_result) -> StoredFile:
+    return StoredFile(path, dt.datetime.fromtimestamp(status.st_mtime, dt.UTC), status.st_size)
+
+
+def _files(folder: str, above: str, *, without: str, links: bool) -> Iterator[StoredFile]:
+    """The files below a folder, by paths that begin with `above`; as text, because there are many."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name == without:
@@ -271,9 +275,9 @@ def _files(folder: Path, home: Path, *, without: str, links: bool) -> Iterator[S
             # A running process may have finished and renamed it.
             with suppress(FileNotFoundError):
                 if entry.is_dir(follow_symlinks=False):
-                    yield from _files(Path(entry.path), home, without="", links=links)
+                    yield from _files(entry.path, f"{above}{entry.name}/", without="", links=links)
                 elif entry.is_file(follow_symlinks=False) or (links and not entry.is_dir()):
-                    yield stored_file(Path(entry.path), home)
+                    yield _stored(above + entry.name, entry.stat(follow_symlinks=False))
 
 
 def _is_linked(home: str, path: str, known: dict[str, bool]) -> bool:

@@ -79,7 +79,7 @@ def is_being_restored(layout: Layout, ledger: str) -> bool:
 
 def end_restore(layout: Layout, ledger: str, name: str) -> None:
     """Let the ledger that was restored use the warehouse."""
-    (layout.warehouse / OWNER_FILE).write(_mark(ledger, name))
+    (layout.warehouse / OWNER_FILE).write(owner_mark(ledger, name))
 
 
 def take_warehouse(layout: Layout, ledger: str, name: str, knows_releases: Callable[[], bool] = lambda: True) -> None:
@@ -104,7 +104,7 @@ def take_warehouse(layout: Layout, ledger: str, name: str, knows_releases: Calla
         if warehouse.storage_options is not None:
             require_one_winner(warehouse)
         with suppress(FileExistsError):
-            (warehouse / OWNER_FILE).create(_mark(ledger, name))
+            (warehouse / OWNER_FILE).create(owner_mark(ledger, name))
         found = _owner(warehouse) or ""
     _compare(warehouse, found, ledger, name)
 
@@ -168,7 +168,8 @@ def _refuse_half(warehouse: Location, known: Mapping[str, str]) -> NoReturn:
     )
 
 
-def _mark(ledger: str, name: str) -> str:
+def owner_mark(ledger: str, name: str) -> str:
+    """What the file says that names the ledger to which a folder belongs."""
     return canonical_json({"database": name, _LEDGER: ledger})
 
 

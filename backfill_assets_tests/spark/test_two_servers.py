@@ -13,8 +13,8 @@ from backfill_assets.campaign.execution import Execution
 from backfill_assets.core.days import day_range
 from backfill_assets.delta.opening import table_at
 from backfill_assets.settings import Settings
+from backfill_assets.spark.driver import driver_of
 from backfill_assets.spark.server import SparkServer
-from backfill_assets.spark.session import driver_of
 from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.without_dagster import publish
 from tools.cluster import connect

@@ -13,7 +13,7 @@ from backfill_assets.core.errors import StorageError
 from backfill_assets.delta.opening import LOG
 from backfill_assets.pipeline import tables
 from backfill_assets.settings import Settings
-from backfill_assets.spark.session import driver_of
+from backfill_assets.spark.driver import driver_of
 from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.spark.pipeline.kit import D1, Kit, values

@@ -46,3 +46,10 @@ def test_a_model_imports_a_module_of_the_folder_that_a_command_is_started_in(tmp
     assert done.returncode == 0, done.stderr
     assert "not loaded" not in done.stdout + done.stderr
     assert "rated" in done.stdout
+
+
+def test_a_command_that_needs_neither_spark_nor_dagster_waits_for_neither_of_them() -> None:
+    heavy = {"alembic", "dagster", "grpc", "pandas", "pyspark.sql.connect", "requests"}
+    code = f"import sys, backfill_assets.cli.app; print(sorted({heavy!r} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout.strip() == "[]"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.core import canonical
 from backfill_assets.core.release import Manifest, ReleaseState
-from backfill_assets.delta import manifests
+from backfill_assets.delta import manifests, releases_table
 from backfill_assets.ledger import codec
 from backfill_assets.ledger import releases as ledger_releases
 from backfill_assets.release.reconcile import SettlementKind
@@ -131,6 +131,51 @@ def test_a_release_reads_no_manifest_of_another_one(campaigns: World, monkeypatc
     done = campaigns.campaign_publisher().release(unit.id).release
     assert done in read
     assert before not in read
+
+
+def test_a_release_adds_its_row_and_now_and_then_all_rows_are_written_into_one_file(
+    campaigns: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases_table, "_MOST_FILES", 3)
+    files = []
+    for amount in range(1, 7):
+        publish(campaigns, amount)
+        files.append(len(DeltaTable(home(campaigns)).file_uris()))
+        assert campaigns.doctor().examine() == ()
+    assert files == [1, 2, 3, 1, 2, 3]
+
+
+def test_a_row_that_an_earlier_release_could_not_add_comes_with_the_next(campaigns: World) -> None:
+    publish(campaigns, 1)
+    # No follow-up: its process died.
+    campaigns.released({day(9): [1]})
+    assert len(rows(campaigns)) == 1
+    publish(campaigns, 2)
+    assert len(rows(campaigns)) == 3
+    assert campaigns.doctor().examine() == ()
+
+
+def test_a_row_of_a_release_that_has_gone_on_is_replaced(campaigns: World) -> None:
+    publish(campaigns, 1)
+    unit = campaigns.open_unit({"sales": DAYS})
+    campaigns.build(unit, "sales", {d: [2] for d in DAYS})
+    with pytest.raises(Died):
+        replace(campaigns.campaign_publisher(), checkpoint=dies_at("intend")).release(unit.id)
+    campaigns.data_releases.refresh()
+    assert [row["state"] for row in rows(campaigns)] == ["finalized", "intent"]
+    done = campaigns.campaign_publisher().release(unit.id)
+    found = {row["release"]: row["state"] for row in rows(campaigns)}
+    assert found[done.release] == "finalized"
+    assert campaigns.doctor().examine() == ()
+
+
+def test_a_table_with_columns_of_an_earlier_version_is_written_again(campaigns: World) -> None:
+    publish(campaigns, 1)
+    old = DeltaTable(home(campaigns)).to_pyarrow_table().drop_columns(["undoes"])
+    write_deltalake(home(campaigns), old, mode="overwrite", schema_mode="overwrite")
+    publish(campaigns, 2)
+    assert len(rows(campaigns)) == 2
+    assert campaigns.doctor().examine() == ()
 
 
 def test_releases_of_a_crash_are_in_the_table_after_reconcile(campaigns: World) -> None:

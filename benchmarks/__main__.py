@@ -13,7 +13,7 @@ from backfill_assets.core.errors import BackfillError
 from benchmarks.bench import Options, run_benchmark
 from benchmarks.history import measure_history, show_history
 from benchmarks.show import show
-from benchmarks.years import measure_years, show_years
+from benchmarks.years import MONTH, measure_years, show_years
 
 _MOST_DAYS: Final = 1250
 _YEAR: Final = 365
@@ -32,6 +32,8 @@ def main() -> int:
         return 0
     if given.years:
         days = round(given.years * _YEAR)
+        if days <= MONTH or given.datasets < 1:
+            parser.error(f"--years must be more than {MONTH} days, and --datasets at least 1")
         costs = measure_years(
             given.folder.absolute() / "years", days, given.datasets, lambda text: errors.print(text, markup=False)
         )
@@ -74,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         help="instead: what so many years of daily releases cost beside a month of them",
     )
     parser.add_argument(
-        "--datasets", type=int, default=20, help="the datasets that are released daily, for --years (20)"
+        "--datasets", type=int, default=20, help="how many datasets are released daily, for --years (20)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument(

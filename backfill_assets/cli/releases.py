@@ -28,7 +28,7 @@ def releases(
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the newest releases, newest first, and until when each can be rolled back."""
+    """List the newest releases, the last one first, and until when each can be rolled back."""
     application = Application.from_env()
     if dataset:
         application.dataset(dataset)

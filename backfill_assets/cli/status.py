@@ -358,7 +358,9 @@ def metrics(json: Json = False) -> None:
             days = number_of(window.days, "day")
             say(f"{one.dataset}: {window.release} ({days}) can be rolled back until {window.until:%Y-%m-%d %H:%M} UTC")
         if more := one.rollback_windows[_MOST_WINDOWS:]:
-            say(f"{one.dataset}: and {number_of(len(more), 'older release')}; see: backfill releases {one.dataset}")
+            say(
+                f"{one.dataset}: and {number_of(len(more), 'older release')}; see: backfill releases {one.dataset} --most 0"
+            )
 
 
 def _figures_of_dataset(found: DatasetMetrics) -> tuple[object, ...]:

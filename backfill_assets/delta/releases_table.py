@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
@@ -85,9 +86,10 @@ def by_name(row: ReleaseRow) -> tuple[str, str]:
 
 
 def differing(ledger: Sequence[ReleaseRow], table: Sequence[ReleaseRow]) -> tuple[str, ...]:
-    """Names of the releases that are missing in the table, extra in it, or different from the ledger."""
+    """Names of the releases that are missing in the table, twice in it, extra in it, or different from the ledger."""
     wanted, found = ({row.release: row for row in rows} for rows in (ledger, table))
-    return tuple(sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name)))
+    twice = {name for name, count in Counter(row.release for row in table).items() if count > 1}
+    return tuple(sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name) or name in twice))
 
 
 _ARROW: Final = {
@@ -103,7 +105,9 @@ _KEPT: Final = dt.timedelta(days=7)
 
 
 _MOST_FILES: Final = 50
-"""Each release appends a file; with so many, the next one writes all rows into one file."""
+"""The follow-up of each release appends a file; with so many, the next one writes all rows into one file."""
+_UNREADABLE: Final = (DeltaError, OSError, pa.ArrowException)
+"""Such a table is written again: the ledger has all that is in it."""
 
 
 def _arrow(rows: Sequence[ReleaseRow]) -> pa.Table:
@@ -123,7 +127,7 @@ class ReleasesTable:
             return None
         try:
             found = rows_of(self._root)
-        except DeltaError:
+        except _UNREADABLE:
             return None
         if set(found.column_names) != set(_SCHEMA.names):
             return None
@@ -135,14 +139,15 @@ class ReleasesTable:
             return None
         try:
             table = table_at(self._root)
-            if len(table.file_uris()) >= _MOST_FILES or {field.name for field in table.schema().fields} != set(
-                _SCHEMA.names
-            ):
-                return None
-            found = rows_of(self._root, ["release", "state"])
-        except DeltaError:
+            fits = pa.schema(table.schema()).equals(_SCHEMA) and len(table.file_uris()) < _MOST_FILES
+            found = rows_of(self._root, ["release", "state"]) if fits else None
+        except _UNREADABLE:
             return None
-        return dict(zip(found["release"].to_pylist(), found["state"].to_pylist(), strict=True))
+        if found is None:
+            return None
+        states = dict(zip(found["release"].to_pylist(), found["state"].to_pylist(), strict=True))
+        # A process that came back after its lease had ended may have appended a row once more.
+        return states if len(states) == found.num_rows else None
 
     def append(self, rows: Sequence[ReleaseRow]) -> None:
         """Add these rows in one commit."""

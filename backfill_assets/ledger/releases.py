@@ -113,15 +113,15 @@ class ReleaseRows(Rows):
         return tuple(release_from_row(row, times) for row in rows)
 
     def known_releases(self, names: Collection[str]) -> frozenset[str]:
-        """Those of these releases that the ledger knows; at most some hundred may be asked for."""
+        """Those of these releases that the ledger knows; at most a few hundred may be asked for."""
         with self._database.read() as connection:
             return frozenset(connection.execute(select(_TABLE.c.release).where(_TABLE.c.release.in_(names))).scalars())
 
-    def states(self) -> Mapping[str, int]:
-        """How many releases are in each state."""
-        query = select(_TABLE.c.state, func.count()).group_by(_TABLE.c.state)
+    def states(self) -> Mapping[str, ReleaseState]:
+        """The state of every release by name."""
         with self._database.read() as connection:
-            return {row[0]: row[1] for row in connection.execute(query)}
+            rows = connection.execute(select(_TABLE.c.release, _TABLE.c.state)).all()
+        return {row.release: ReleaseState(row.state) for row in rows}
 
     def heads(self) -> Mapping[str, ReleaseHead]:
         """The state, version and commit time of every release by name, without the manifests, which are long."""

@@ -266,11 +266,12 @@ releases = Table(
     Column("release", String(128), nullable=False, unique=True),
     Column("dataset", NAME, nullable=False, index=True),
     Column("unit", String(128), nullable=False, index=True),
-    Column("state", String(16), nullable=False, index=True),
+    Column("state", String(16), nullable=False),
     Column("version", BigInteger),
     Column("created_at", UtcDateTime, nullable=False),
     Column("committed_at", UtcDateTime, index=True),
     Column("manifest", Text, nullable=False),
+    Index(None, "state", "release"),
     sqlite_autoincrement=True,
 )
 """No foreign key to units: a ledger rebuilt from manifests has releases whose units are gone."""

@@ -74,7 +74,7 @@ class AfterRelease(OnWarehouse):
         return replace(self, data_releases=replace(self.data_releases, whole=True))
 
     def __call__(self, releases: Sequence[str]) -> bool:
-        """Report these releases; true if the table `data_releases` had to be written again."""
+        """Report these releases; true if the table `data_releases` lacked something."""
         try:
             self._journal([self.ledger.release(name) for name in releases])
         except Exception as error:  # noqa: BLE001  # on any error: the release is made, and must not look failed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -124,7 +123,7 @@ class DataReleases:
     def refresh(self, made: Collection[str] = ()) -> bool:
         """Write to the table what it lacks of the ledger; returns whether it differed.
 
-        If it lacks only the releases just `made`, their rows are appended: its other rows are neither read nor written.
+        If it lacks only the releases just `made`, their rows are appended, and of all others only the states are compared.
 
         Raises:
             LedgerError: another process has been writing it for too long.
@@ -134,8 +133,8 @@ class DataReleases:
             if made and not self.whole and self._appended(made):
                 return True
             found, heads = self.table.read(), self.ledger.heads()
-            trusted = () if self.whole else found or ()
-            rows = [row for row in trusted if row.release in heads and is_of(row, heads[row.release])]
+            trusted = {} if self.whole else {row.release: row for row in found or ()}
+            rows = [row for name, row in trusted.items() if name in heads and is_of(row, heads[name])]
             missing = heads.keys() - {row.release for row in rows}
             rows = sorted([*rows, *projection(self.ledger.release(name) for name in missing)], key=by_name)
             if found is not None and sorted(found, key=by_name) == rows:
@@ -145,14 +144,15 @@ class DataReleases:
 
     def _appended(self, made: Collection[str]) -> bool:
         """Append the rows of these releases, unless the table lacks more than them."""
-        known = self.table.states()
+        known, now = self.table.states(), self.ledger.states()
         if known is None or not known.keys().isdisjoint(made):
             return False
-        new = projection(self.ledger.release(name) for name in made)
-        # A release only goes on from one state to the next, so equal counts mean that each is in the state that the table says.
-        if Counter(known.values()) + Counter(row.state for row in new) != Counter(self.ledger.states()):
+        # Releases on their way in other processes are left to their own follow-up.
+        under_way = {name for name, state in now.items() if state is ReleaseState.intent and name not in known}
+        new = [name for name in made if name not in under_way]
+        if {**known, **{name: now.get(name) for name in new}} != {n: s for n, s in now.items() if n not in under_way}:
             return False
-        self.table.append(new)
+        self.table.append(projection(self.ledger.release(name) for name in new))
         return True
 
 

@@ -44,7 +44,7 @@ def cases() -> dict[str, list[str]]:
             *(str(TESTS / f) for f in files),
         ],
         cwd=ROOT,
-        env=os.environ | {"PYTEST_ADDOPTS": ""},
+        env=os.environ | {"PYTEST_ADDOPTS": "", PART: ""},
         check=True,
         capture_output=True,
         text=True,

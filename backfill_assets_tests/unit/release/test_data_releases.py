@@ -169,6 +169,39 @@ def test_a_row_of_a_release_that_has_gone_on_is_replaced(campaigns: World) -> No
     assert campaigns.doctor().examine() == ()
 
 
+def test_a_row_that_is_there_twice_is_found_and_goes_with_the_next_release(campaigns: World) -> None:
+    release = publish(campaigns, 1)
+    # A process that was stopped for longer than its lease goes on, after another one has written its row.
+    campaigns.data_releases.table.append(releases_table.projection([campaigns.ledger.release(release)]))
+    assert [release in f.what for f in campaigns.doctor().examine()] == [True]
+    publish(campaigns, 2)
+    assert len(rows(campaigns)) == 2
+    assert campaigns.doctor().examine() == ()
+
+
+def test_releases_that_are_on_their_way_are_left_to_their_own_follow_up(campaigns: World) -> None:
+    publish(campaigns, 1)
+    unit = campaigns.open_unit({"sales": DAYS})
+    campaigns.build(unit, "sales", {d: [2] for d in DAYS})
+    with pytest.raises(Died):
+        replace(campaigns.campaign_publisher(), checkpoint=dies_at("intend")).release(unit.id)
+    campaigns.ledger.intend(replace(campaigns.ledger.releases()[0].manifest, release="r_elsewhere", dataset="orders"))
+    done = campaigns.campaign_publisher().release(unit.id)
+    assert done.release in {row["release"] for row in rows(campaigns)}
+    assert len(rows(campaigns)) == 2
+    assert len(DeltaTable(home(campaigns)).file_uris()) == 2
+
+
+@pytest.mark.parametrize("harm", ["a file is lost", "a file is cut"])
+def test_a_table_that_cannot_be_read_is_written_again(campaigns: World, harm: str) -> None:
+    publish(campaigns, 1)
+    (file,) = home(campaigns).glob("*.parquet")
+    file.unlink() if harm == "a file is lost" else file.write_bytes(file.read_bytes()[:50])
+    publish(campaigns, 2)
+    assert len(rows(campaigns)) == 2
+    assert campaigns.doctor().examine() == ()
+
+
 def test_a_table_with_columns_of_an_earlier_version_is_written_again(campaigns: World) -> None:
     publish(campaigns, 1)
     old = DeltaTable(home(campaigns)).to_pyarrow_table().drop_columns(["undoes"])

@@ -125,7 +125,7 @@ def _run(order: Order) -> None:
     world.ledger = between(world.ledger, LEDGER, before=step)
     world.scheduler = between(world.scheduler, SCHEDULER, before=step)
     world.tables = {name: between(table, TABLE, before=step) for name, table in world.tables.items()}
-    projected = between(world.data_releases.table, ("write",), before=step)
+    projected = between(world.data_releases.table, ("append", "write"), before=step)
     world.data_releases = replace(world.data_releases, table=projected)
     COMMANDS[order.command](world, order.target)
 

@@ -249,7 +249,7 @@ def test_a_rollback_that_dies_is_done_once_after_it_is_repeated(observed: Observ
         assert journalled(again, Action.rolled_back) == 1
         assert again.data_releases.differing() == ()
         again.close()
-    assert calls == ["store_manifest", "intend", "commit", "hold", "finalize", "note", "write"]
+    assert calls == ["store_manifest", "intend", "commit", "hold", "finalize", "note", "append"]
 
 
 def of_a_world(world: World, command: str, target: str = "") -> Order:

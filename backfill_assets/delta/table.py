@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from deltalake import DeltaTable
@@ -27,13 +27,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta import commit, manifests, opening, reading, shadows
 from backfill_assets.delta.commit import Types, in_doubt, refused, write
 from backfill_assets.delta.opening import error_text
-from backfill_assets.delta.reading import (
-    SCHEMA_COMMIT,
-    FilesByDay,
-    active_files,
-    commits_of,
-    shadow_files,
-)
+from backfill_assets.delta.reading import SCHEMA_COMMIT, FilesByDay, active_files, commits_of, shadow_files
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location, Sync, parents_up_to, remove_all, sync
 from backfill_assets.system import Clock
@@ -203,14 +197,20 @@ class PublishedTable:
 
     def committed(self, release: str) -> int | None:
         """The version in which a release was committed, or None; survives the clean-up of the log."""
+        return self.committed_among((release,)).get(release)
+
+    def committed_among(self, releases: Iterable[str]) -> Mapping[str, int]:
+        """The versions in which those of these releases were committed that were; opens the table once."""
         # The transaction identifier has the version: a commit on a compared base can only become the next one.
         with opening.reached(self._root):
-            return self._open().transaction_version(release) if self.exists() else None
+            version_of = self._open().transaction_version if self.exists() else lambda _: None
+            return {release: version for release in releases if (version := version_of(release)) is not None}
 
     def set_aside_torn(self) -> bool:
         """Set the newest commit aside if a power cut left it incomplete and unreadable; returns whether it did."""
-        aside = self._layout.aside_path(f"published/{self._dataset.name}")
-        return shadows.set_aside_torn(self._root, aside, self._sync)
+        return shadows.set_aside_torn(
+            self._root, self._layout.aside_path(f"published/{self._dataset.name}"), self._sync
+        )
 
     def missing_files(self, wanted: Iterable[DataFile]) -> tuple[DataFile, ...]:
         """The files that are missing on disk or have another size."""
@@ -220,8 +220,7 @@ class PublishedTable:
         """The shadow files that are missing, or whose log cannot be read: a release needs both."""
         files = tuple(wanted)
         lost = set(self.missing_files(files))
-        shadows_of = {shadow_of(f.path) for f in files}
-        damaged = {shadow for shadow in shadows_of if not reading.is_readable(self._root / shadow)}
+        damaged = {one for one in {shadow_of(f.path) for f in files} if not reading.is_readable(self._root / one)}
         return tuple(f for f in files if f in lost or shadow_of(f.path) in damaged)
 
     def removed_since(self, moment: dt.datetime) -> frozenset[str]:
@@ -266,8 +265,7 @@ class PublishedTable:
         try:
             (shadow / opening.LOG).rename_folder(reading.SEALED, opening.commit_name(0))
         except FileNotFoundError:
-            # The shadow is empty, or another process has just sealed it.
-            return
+            return  # the shadow is empty, or another process has just sealed it
         except OSError as error:
             raise StorageError(
                 f"{shadow / opening.LOG} cannot be renamed ({error.strerror}), which is the last step of its release: "

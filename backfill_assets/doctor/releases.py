@@ -106,8 +106,13 @@ class PublishedExam:
         return record.state is ReleaseState.abandoned and record.manifest.release in self._hashes
 
     def _committed(self, release: str) -> bool:
-        # `committed` opens the table; ask it only for what is not in the hashes.
-        return release in self._hashes or self.table.committed(release) is not None
+        return release in self._hashes or release in self._committed_before
+
+    @cached_property
+    def _committed_before(self) -> Mapping[str, int]:
+        """The finalized releases whose commits have left the log, which keeps their transactions; in a long history, nearly all."""
+        names = (record.manifest.release for record in self._true)
+        return self.table.committed_among([name for name in names if name not in self._hashes])
 
     @cached_property
     def _foreign(self) -> Sequence[TableCommit]:

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import LayoutError, LedgerError, PreconditionError
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, StagedDay, Unit, UnitState
+from backfill_assets.delta.opening import LOG
 from backfill_assets.delta.stored_tables import StoredTables
 from backfill_assets.doctor.doctor import Repairer
 from backfill_assets.doctor.findings import Finding, FindingSeverity, RepairResult, RunAtWork
@@ -344,6 +345,27 @@ def test_unfinished_files_of_dead_extracts_are_removed_and_those_of_living_ones_
     assert done.problem == ""
     before.remove(Path(dead).name)
     assert (names_in(application), application.doctor.examine()) == (before, ())
+
+
+def test_releases_that_have_left_the_log_are_known_by_its_transactions_and_the_table_is_opened_for_all_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    releases = [world.released({day(0): [amount]}) for amount in range(1, 5)]
+    table = world.tables["sales"]
+    assert table.committed_among([*releases, "r_of_nobody"]) == {r: n for n, r in enumerate(releases, start=1)}
+    DeltaTable(world.homes["sales"]).create_checkpoint()
+    for version in range(3):
+        (world.homes["sales"] / LOG / f"{version:020}.json").unlink()
+    asked: list[int] = []
+    among = table.committed_among
+
+    def noting(names: Iterable[str]) -> Mapping[str, int]:
+        asked.append(len(wanted := list(names)))
+        return among(wanted)
+
+    monkeypatch.setattr(table, "committed_among", noting)
+    assert world.doctor().examine() == ()
+    assert [number for number in asked if number > 1] == [2]
 
 
 def test_a_log_that_cannot_be_opened_is_named(world: World) -> None:

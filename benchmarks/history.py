@@ -36,6 +36,7 @@ from backfill_assets.settings import Settings
 
 _FIRST: Final = dt.date(1992, 1, 1)
 _NAME: Final = "history"
+_MEASURES: Final = tuple(f"m{number}" for number in range(8))
 _LEASE: Final = dt.timedelta(hours=1)
 
 
@@ -43,7 +44,14 @@ def measure_history(folder: Path, partitions: int) -> dict[str, float]:
     """Seconds of each operation on a history of that many partitions, by operation."""
     shutil.rmtree(folder, ignore_errors=True)
     collect_rarely()  # as every command does
-    _write_dataset(folder / "datasets" / _NAME, partitions)
+    write_dataset(
+        folder / "datasets" / _NAME,
+        f"name: {_NAME}",
+        f"start: {_FIRST}",
+        f"end: {_FIRST + (partitions - 1) * ONE_DAY}",
+        "chunk_days: 10000",
+        "source: {format: csv, path: '{day}.csv', columns: {day: date}}",
+    )
     environ = {
         "BACKFILL_ASSETS_STATE": str(folder / "state"),
         "BACKFILL_ASSETS_DATASETS": str(folder / "datasets"),
@@ -97,7 +105,7 @@ def _built(application: Application, days: tuple[dt.date, ...], by: str) -> Unit
     unit = ledger.assign(Launch({_NAME: frozenset(days)}, by), proposal)
     attempt = ledger.start_attempt(unit.id, _NAME, days, by, _LEASE)
     home = application.layout.published_path(_NAME) / attempt.folder
-    write_deltalake(str(home), _rows(days, unit), partition_by=["day"], mode="append")
+    write_deltalake(str(home), shadow_rows(days, unit), partition_by=["day"], mode="append")
     files, active = published.shadow_files(attempt.folder, days), published.active(days) if published.exists() else {}
     inputs, code = application.basis.inputs(_NAME, days), application.basis.code(_NAME)
     evidence = []
@@ -117,24 +125,23 @@ def _measured(day: dt.date, metrics: tuple[str, ...], published: bool) -> DayMea
     return DayMeasurement(day, side, side if published else NOTHING, side, source)
 
 
-def _rows(days: tuple[dt.date, ...], unit: Unit) -> pa.Table:
+def shadow_rows(days: tuple[dt.date, ...], unit: Unit) -> pa.Table:
+    """One row a day, with the columns that a released table has."""
     number = len(days)
-    columns = {f"m{i}": pa.array([1] * number, pa.int64()) for i in range(8)}
+    columns = {name: pa.array([1] * number, pa.int64()) for name in _MEASURES}
     now = pa.array([unit.opened_at] * number, pa.timestamp("us", "UTC"))
     audit = {"recalculated_at": now, "unit": pa.array([unit.id] * number), "code_version": pa.array([""] * number)}
     return pa.table({"day": pa.array(days, pa.date32()), **columns, **audit})
 
 
-def _write_dataset(folder: Path, partitions: int) -> None:
+def write_dataset(folder: Path, *own: str) -> None:
+    """Write a dataset with eight measures and a rule for each; `own` are the lines of its YAML that only it has."""
     folder.mkdir(parents=True)
-    names = [f"m{i}" for i in range(8)]
     lines = [
-        f"name: {_NAME}", "partition_column: day", f"start: {_FIRST}",
-        f"end: {_FIRST + (partitions - 1) * ONE_DAY}", "key: [day]", "chunk_days: 10000",
-        "source: {format: csv, path: '{day}.csv', columns: {day: date}}",
-        "columns:", "  day: {type: date}", *(f"  {name}: {{type: long}}" for name in names),
-        "measures:", *(f"  {name}: {{}}" for name in names),
-        "checks:", "  rules:", *(f"    r_{name}: {{sql: {name} > 0}}" for name in names),
+        *own, "partition_column: day", "key: [day]",
+        "columns:", "  day: {type: date}", *(f"  {name}: {{type: long}}" for name in _MEASURES),
+        "measures:", *(f"  {name}: {{}}" for name in _MEASURES),
+        "checks:", "  rules:", *(f"    r_{name}: {{sql: {name} > 0}}" for name in _MEASURES),
     ]  # fmt: skip
     (folder / "dataset.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "staging.sql").write_text("SELECT * FROM raw\n", encoding="utf-8")

@@ -41,6 +41,7 @@ from backfill_assets.pipeline.raw_table import DELIVERY_DAY
 from backfill_assets.settings import Settings
 from backfill_assets.storage.sources import discover
 from backfill_assets.system import SystemClock
+from benchmarks.history import shadow_rows, write_dataset
 
 MONTH: Final = 30
 _LEASE: Final = dt.timedelta(hours=1)
@@ -92,7 +93,8 @@ def _measured(folder: Path, number: int, names: Sequence[str], say: Callable[[st
     today = real.now().date()
     *past, newest = day_range(today - number * ONE_DAY, today - ONE_DAY)
     for name in names:
-        _write_dataset(folder / "datasets" / name, name, past[0])
+        source = f"source: {{format: csv, path: '{name}/{{day}}.csv', columns: {{day: date}}}}"
+        write_dataset(folder / "datasets" / name, f"name: {name}", f"start: {past[0]}", source)
     environ = {
         "BACKFILL_ASSETS_STATE": str(folder / "state"),
         "BACKFILL_ASSETS_SOURCES": str(folder / "sources"),
@@ -166,7 +168,7 @@ def _built(application: Application, name: str, day: dt.date) -> Unit:
     unit = ledger.assign(Launch({name: frozenset({day})}, run, None, live=True), proposal)
     attempt = ledger.start_attempt(unit.id, name, (day,), run, _LEASE)
     home = application.layout.published_path(name) / attempt.folder
-    write_deltalake(str(home), _rows(day, unit), partition_by=["day"], mode="append")
+    write_deltalake(str(home), shadow_rows((day,), unit), partition_by=["day"], mode="append")
     behind = application.basis.behind(name, [day])[day]
     basis = Basis(behind.inputs, application.basis.code(name), unit.contract.of(name).hash, layout_digest(()))
     side = Side(dict.fromkeys(metric_names(dataset), Decimal(1)), {}, f"{day:%Y%m%d}")
@@ -218,28 +220,3 @@ def _deliver(application: Application, name: str, day: dt.date, now: dt.datetime
     }  # fmt: skip
     write_deltalake(str(application.layout.raw_path(name)), pa.table(raw), partition_by=[DELIVERY_DAY], mode="append")
     application.ledger.add_deliveries([landed])
-
-
-def _rows(day: dt.date, unit: Unit) -> pa.Table:
-    columns: dict[str, Iterable[object]] = {"day": [day], **{name: [1] for name in _MEASURES}}
-    audit = {"recalculated_at": [unit.opened_at], "unit": [unit.id], "code_version": [""]}
-    types = {"day": pa.date32(), **dict.fromkeys(_MEASURES, pa.int64()), "recalculated_at": pa.timestamp("us", "UTC")}
-    filled = {**columns, **audit}
-    return pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in filled.items()})
-
-
-_MEASURES: Final = tuple(f"m{number}" for number in range(8))
-
-
-def _write_dataset(folder: Path, name: str, first: dt.date) -> None:
-    folder.mkdir(parents=True)
-    lines = [
-        f"name: {name}", "partition_column: day", f"start: {first}", "key: [day]",
-        f"source: {{format: csv, path: '{name}/{{day}}.csv', columns: {{day: date}}}}",
-        "columns:", "  day: {type: date}", *(f"  {measure}: {{type: long}}" for measure in _MEASURES),
-        "measures:", *(f"  {measure}: {{}}" for measure in _MEASURES),
-        "checks:", "  rules:", *(f"    r_{measure}: {{sql: {measure} > 0}}" for measure in _MEASURES),
-    ]  # fmt: skip
-    (folder / "dataset.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (folder / "staging.sql").write_text("SELECT * FROM raw\n", encoding="utf-8")
-    (folder / "fact.sql").write_text("SELECT * FROM staging\n", encoding="utf-8")

@@ -147,12 +147,12 @@ class DataReleases:
         known, now = self.table.states(), self.ledger.states()
         if known is None or not known.keys().isdisjoint(made):
             return False
+        then = {*known, *made}
         # Releases on their way in other processes are left to their own follow-up.
-        under_way = {name for name, state in now.items() if state is ReleaseState.intent and name not in known}
-        new = [name for name in made if name not in under_way]
-        if {**known, **{name: now.get(name) for name in new}} != {n: s for n, s in now.items() if n not in under_way}:
+        wanted = {name: state for name, state in now.items() if name in then or state is not ReleaseState.intent}
+        if {**known, **{name: now.get(name) for name in made}} != wanted:
             return False
-        self.table.append(projection(self.ledger.release(name) for name in new))
+        self.table.append(projection(self.ledger.release(name) for name in made))
         return True
 
 

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.core import canonical
 from backfill_assets.core.release import Manifest, ReleaseState
+from backfill_assets.core.unit import Unit
 from backfill_assets.delta import manifests, releases_table
 from backfill_assets.ledger import codec
 from backfill_assets.ledger import releases as ledger_releases
@@ -41,6 +42,15 @@ def publish(campaigns: World, amount: int) -> str:
     unit = campaigns.open_unit({"sales": DAYS})
     campaigns.build(unit, "sales", {d: [amount] for d in DAYS})
     return campaigns.campaign_publisher().release(unit.id, reason="by hand").release
+
+
+def died_on_its_way(campaigns: World) -> Unit:
+    """A unit whose release is intended, and not committed."""
+    unit = campaigns.open_unit({"sales": DAYS})
+    campaigns.build(unit, "sales", {d: [2] for d in DAYS})
+    with pytest.raises(Died):
+        replace(campaigns.campaign_publisher(), checkpoint=dies_at("intend")).release(unit.id)
+    return unit
 
 
 def test_every_publish_and_rollback_is_in_the_table(campaigns: World) -> None:
@@ -157,10 +167,7 @@ def test_a_row_that_an_earlier_release_could_not_add_comes_with_the_next(campaig
 
 def test_a_row_of_a_release_that_has_gone_on_is_replaced(campaigns: World) -> None:
     publish(campaigns, 1)
-    unit = campaigns.open_unit({"sales": DAYS})
-    campaigns.build(unit, "sales", {d: [2] for d in DAYS})
-    with pytest.raises(Died):
-        replace(campaigns.campaign_publisher(), checkpoint=dies_at("intend")).release(unit.id)
+    unit = died_on_its_way(campaigns)
     campaigns.data_releases.refresh()
     assert [row["state"] for row in rows(campaigns)] == ["finalized", "intent"]
     done = campaigns.campaign_publisher().release(unit.id)
@@ -181,10 +188,7 @@ def test_a_row_that_is_there_twice_is_found_and_goes_with_the_next_release(campa
 
 def test_releases_that_are_on_their_way_are_left_to_their_own_follow_up(campaigns: World) -> None:
     publish(campaigns, 1)
-    unit = campaigns.open_unit({"sales": DAYS})
-    campaigns.build(unit, "sales", {d: [2] for d in DAYS})
-    with pytest.raises(Died):
-        replace(campaigns.campaign_publisher(), checkpoint=dies_at("intend")).release(unit.id)
+    unit = died_on_its_way(campaigns)
     campaigns.ledger.intend(replace(campaigns.ledger.releases()[0].manifest, release="r_elsewhere", dataset="orders"))
     done = campaigns.campaign_publisher().release(unit.id)
     assert done.release in {row["release"] for row in rows(campaigns)}

@@ -17,12 +17,13 @@ from backfill_assets_tests.harness.objects import BUCKET, ROOT_VARIABLE, object_
 
 _STORES: Final = pytest.StashKey[ExitStack]()
 _OF_FOLDERS: Final = (
-    "unit/release/test_adopt.py",
+    "::test_a_table_on_a_mounted_object_store_is_refused",
+    "::test_a_table_that_the_dataset_itself_reads_is_not_adopted",
     "::test_files_of_a_killed_writer_are_removed_once_no_process_can_be_using_them",
     "::test_a_log_that_cannot_be_opened_is_named",
     "::test_two_hosts_publish_the_same_units_on_one_postgres_ledger_each_once",
 )
-"""What needs a folder: a link to a table elsewhere, an empty folder, one in place of a file; or a store that two hosts reach."""
+"""What needs a folder: a mounted one, a source in one, an empty one, one in place of a file; or a store that two hosts reach."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -26,7 +26,7 @@ from backfill_assets.release.adopt import require_sole_writer
 from backfill_assets.release.finish import WAIT, Checkpoint, no_checkpoint, publish_locks, require_tables
 from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import OWNER, RELEASES, SET_ASIDE
-from backfill_assets.storage.location import Copied, Location
+from backfill_assets.storage.location import Copied, Location, overlap
 from backfill_assets.storage.owner import require_owner
 from backfill_assets.warehouse import OnWarehouse
 
@@ -112,8 +112,7 @@ class TakeBackup(OnWarehouse):
     def _require_apart(self, root: Location) -> None:
         tables = [self.layout.published_path(name) for name in self.definitions if self.layout.is_adopted(name)]
         for place in (self.layout.warehouse, self.layout.sources, *tables):
-            one, other = f"{root.resolved()}/", f"{place.resolved()}/"
-            if one.startswith(other) or other.startswith(one):
+            if overlap(root.resolved(), place.resolved()):
                 raise BackupError(f"{root} and {place} are in one another; name another folder for backups")
 
     @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
@@ -17,12 +16,13 @@ from backfill_assets.core.errors import ArgumentError, PreconditionError
 from backfill_assets.core.text import number_of
 from backfill_assets.dataset.releasing import AuditTrail
 from backfill_assets.dataset.yaml import shown_path
-from backfill_assets.delta.adoptable import FoundTable, look_at, require_adoptable
+from backfill_assets.delta.adoptable import FoundTable, look_at
 from backfill_assets.operations import Result
 from backfill_assets.project.adopted_dataset import draft_of
 from backfill_assets.project.scaffold import Scaffold
 from backfill_assets.release.adopt import LAST_SWEEP
-from backfill_assets.storage.disk import OnDisk
+from backfill_assets.settings import place_of
+from backfill_assets.storage.location import Location
 
 Name = Annotated[str, typer.Argument(help="The name of the dataset.")]
 _STOP = (
@@ -34,7 +34,12 @@ _STOP = (
 def adopt(
     name: Name,
     origin: Annotated[
-        str, typer.Option("--from", metavar="PATH|TABLE", help="The table: its folder, or its name in Spark's catalog.")
+        str,
+        typer.Option(
+            "--from",
+            metavar="PATH|TABLE",
+            help="The table: its folder, s3://bucket/folder, or its name in Spark's catalog.",
+        ),
     ] = "",
     key: Annotated[
         str, typer.Option(help="The columns that identify a row, for the first draft of dataset.yaml.")
@@ -62,17 +67,18 @@ def adopt(
         return
     if not origin:
         raise ArgumentError("say which table: --from PATH, or --from catalog.schema.name")
-    folder = _folder(application, origin)
+    table = _place(application, origin)
     if name not in application.datasets and not any(
         problem.dataset == name for problem in application.catalog.problems
     ):
-        _draft(application, name, look_at(OnDisk(folder)), key, audit, write=not dry_run)
+        _draft(application, name, look_at(table), key, audit, write=not dry_run)
         return
-    _show(require_adoptable(OnDisk(folder), application.dataset(name)))
+    application.dataset(name)
+    _show(application.adoption.look(name, table))
     if dry_run or not drained:
         say(f"nothing was changed; {_STOP}. Then: backfill adopt {name} --from {origin} --drained")
         return
-    _carry_out(application, name, folder, reason or f"adopted from {origin}")
+    _carry_out(application, name, table, reason or f"adopted from {origin}")
 
 
 def unadopt(name: Name, dry_run: DryRun = False) -> None:
@@ -90,21 +96,19 @@ def unadopt(name: Name, dry_run: DryRun = False) -> None:
     )
 
 
-def _carry_out(application: Application, name: str, folder: Path | None, reason: str) -> None:
+def _carry_out(application: Application, name: str, table: Location | None, reason: str) -> None:
     adoption = application.adoption
-    done = adoption.accept(name, reason) if folder is None else adoption.adopt(name, folder, reason)
+    done = adoption.accept(name, reason) if table is None else adoption.adopt(name, table, reason)
     with opened_shell(application) as shell:
         shell.report(done)
     days = f", {format_days(done.days, most=3)}" if done.days else ""
     say(f"{done.release}: the baseline of {name} names {number_of(done.files, 'file')}{days}; version {done.version}")
 
 
-def _folder(application: Application, origin: str) -> Path:
-    """The folder of a table, by path or by its name in Spark's catalog."""
-    if "://" in origin:
-        raise PreconditionError(f"{origin} cannot be adopted: only tables in folders of this machine can; give a path")
+def _place(application: Application, origin: str) -> Location:
+    """Where a table is, by path or by its name in Spark's catalog."""
     if "/" in origin or os.path.isdir(origin):  # noqa: PTH112  # False, not an error, for a name that is too long
-        return Path(origin).absolute()
+        return place_of(origin, os.environ)
     if not re.fullmatch(r"\w+(\.\w+){1,2}", origin):
         raise PreconditionError(f"{origin} is neither a folder nor the name of a table, such as catalog.schema.name")
     from pyspark.errors import PySparkException  # takes long to load, and a path does not need it
@@ -115,9 +119,10 @@ def _folder(application: Application, origin: str) -> Path:
     except PySparkException as error:
         raise PreconditionError(f"{origin} is neither a folder nor a table that Spark knows: {error}") from None
     parts = urlsplit(place)
-    if parts.scheme not in {"", "file"}:
-        raise PreconditionError(f"{origin} lies at {place}, and only folders can be adopted")
-    return Path(unquote(parts.path))
+    # What Hadoop calls s3a is s3 for everybody else.
+    return place_of(
+        unquote(parts.path) if parts.scheme in {"", "file"} else re.sub("^s3[an]:", "s3:", place), os.environ
+    )
 
 
 def _draft(application: Application, name: str, found: FoundTable, key: str, audit: AuditTrail, *, write: bool) -> None:

@@ -29,7 +29,7 @@ from backfill_assets.delta.commit import Types, in_doubt, refused, write
 from backfill_assets.delta.opening import error_text
 from backfill_assets.delta.reading import SCHEMA_COMMIT, FilesByDay, active_files, commits_of, shadow_files
 from backfill_assets.storage.layout import Layout
-from backfill_assets.storage.location import Location, Sync, parents_up_to, remove_all, sync
+from backfill_assets.storage.location import Location, Sync, overlap, parents_up_to, remove_all, sync
 from backfill_assets.system import Clock
 
 _CHECKPOINTS: Final = {"delta.checkpointInterval": "10"}
@@ -45,16 +45,20 @@ class PublishedTable:
         self._clock = clock
         self._sync = sync
         self._last: tuple[tuple[object, ...], FilesByDay] | None = None
+        self._home: Location | None = None
 
     @property
     def _root(self) -> Location:
-        # Looked up each time: the table may be adopted, or given back, while this process runs.
-        return self._layout.published_path(self._dataset.name)
+        # Until there is one in the warehouse, a table may be adopted, or given back, while this process runs.
+        root = self._home or self._layout.published_path(self._dataset.name)
+        if self._home is None and overlap(root, self._layout.warehouse.resolved()) and opening.is_table(root):
+            self._home = root
+        return root
 
     @property
     def adopted(self) -> bool:
         """Whether it was there before this project, and stays where it was."""
-        return self._layout.is_adopted(self._dataset.name)
+        return self._home is None and self._layout.is_adopted(self._dataset.name)
 
     @property
     def keep_for(self) -> dt.timedelta:
@@ -208,9 +212,8 @@ class PublishedTable:
 
     def set_aside_torn(self) -> bool:
         """Set the newest commit aside if a power cut left it incomplete and unreadable; returns whether it did."""
-        return shadows.set_aside_torn(
-            self._root, self._layout.aside_path(f"published/{self._dataset.name}"), self._sync
-        )
+        aside = self._layout.aside_path(f"published/{self._dataset.name}")
+        return shadows.set_aside_torn(self._root, aside, self._sync)
 
     def missing_files(self, wanted: Iterable[DataFile]) -> tuple[DataFile, ...]:
         """The files that are missing on disk or have another size."""

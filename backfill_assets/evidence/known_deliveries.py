@@ -105,7 +105,7 @@ def table_version(loaded: LoadedDataset, layout: Layout, number: int | None = No
     """
     source, key = table_of(loaded), source_key(loaded, "table")
     place = layout.source(source.table)
-    require_another_table(loaded, layout, layout.link(loaded.name))
+    require_another_table(loaded, layout, layout.leads_to(loaded.name))
     if not is_table(place):
         raise SourceError(
             f"{key}: the Delta table {source.table} is not in {layout.sources}; put it there, or correct source.table"

@@ -194,7 +194,7 @@ class SparkSandboxes(OnSpark):
 
 def _folders_in(place: Location) -> Iterator[Location]:
     for entry in place.listed():
-        if entry.is_folder() and not entry.is_link():
+        if entry.is_folder() and entry.target() is None:
             yield entry
             yield from _folders_in(entry)
 

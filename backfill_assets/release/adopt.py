@@ -6,7 +6,6 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from backfill_assets.core.days import format_days
@@ -14,7 +13,7 @@ from backfill_assets.core.errors import ArgumentError, PreconditionError
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord, UnitState
-from backfill_assets.delta.adoptable import require_adoptable
+from backfill_assets.delta.adoptable import FoundTable, require_adoptable
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.known_deliveries import require_another_table
 from backfill_assets.release.finish import (
@@ -31,8 +30,8 @@ from backfill_assets.release.finish import (
 )
 from backfill_assets.release.reconcile import Reconcile
 from backfill_assets.release.sweep import SIGNED_OFF
-from backfill_assets.storage.adopted import give_back, take
-from backfill_assets.storage.disk import OnDisk
+from backfill_assets.storage.adopted import give_back, require_free, take
+from backfill_assets.storage.location import Location
 from backfill_assets.storage.owner import take_warehouse
 from backfill_assets.warehouse import OnWarehouse
 
@@ -99,30 +98,41 @@ class Adoption(OnWarehouse):
     checkpoint: Checkpoint = no_checkpoint
     after: After = no_after
 
-    def adopt(self, name: str, folder: Path, reason: str) -> Adopted:
-        """Make the Delta table in a folder the published table of a dataset; continues what a crash interrupted.
+    def look(self, name: str, table: Location) -> FoundTable:
+        """A Delta table that can become the published table of a dataset; changes nothing.
 
         Raises:
             DatasetError: the dataset is not loaded.
+            PreconditionError: releases cannot be committed to this table, or the dataset had another one.
+            SourceError: it is the source of the dataset.
+            LayoutError: the dataset has another table, the table has another owner, or it cannot be reached from the warehouse.
+        """
+        require_tables(self.tables, (name,))
+        found = require_adoptable(table, self.definitions[name])
+        require_another_table(self.datasets[name], self.layout, table)
+        require_free(self.layout, name, table)
+        known = self._finalized(name)
+        if known and not _has_baseline(known) and not self.tables[name].exists():
+            raise PreconditionError(
+                f"{name} has releases of another table, the newest is {known[0].manifest.release}, and they would count for "
+                f"days of {table}; adopt it under another name"
+            )
+        return found
+
+    def adopt(self, name: str, table: Location, reason: str) -> Adopted:
+        """Make a Delta table the published table of a dataset, where it is; continues what a crash interrupted.
+
+        Raises:
             ArgumentError: it is adopted already.
-            PreconditionError: releases cannot be committed to this table, or the dataset had another one; nothing was
-                written then.
-            SourceError: it is the source of the dataset; nothing was written then.
-            LayoutError: the dataset has another table, or the table has another owner.
             TableMovedError: its former writer is still at work.
+            StorageError: the store of the table does not keep two writers apart.
+            Others: as `look`; nothing was written then.
         """
         require_tables(self.tables, (name,))
         with publish_locks(self.ledger, (name,), self.wait):
-            require_adoptable(OnDisk(folder), self.definitions[name])
-            require_another_table(self.datasets[name], self.layout, OnDisk(folder))
-            known = self._finalized(name)
-            if known and not _has_baseline(known) and not self.tables[name].exists():
-                raise PreconditionError(
-                    f"{name} has releases of another table, the newest is {known[0].manifest.release}, and they would count for "
-                    f"days of {folder}; adopt it under another name"
-                )
+            self.look(name, table)
             take_warehouse(self.layout, self.ledger.id, self.ledger.name)
-            take(self.layout, name, folder)
+            take(self.layout, name, table)
         self.checkpoint("take")
         with self._settled(name):
             if _has_baseline(self._finalized(name)):
@@ -161,7 +171,7 @@ class Adoption(OnWarehouse):
         self.after((done.release,))
         return done
 
-    def give_back(self, name: str) -> Path:
+    def give_back(self, name: str) -> Location:
         """Give an adopted table back as a plain one, with the rows that readers see now; returns its folder.
 
         Its releases can no longer be rolled back. Is safe to repeat.

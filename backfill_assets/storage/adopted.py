@@ -2,79 +2,109 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
-from pathlib import Path
+from typing import Final
 
 from backfill_assets.core.errors import LayoutError, StorageError
 from backfill_assets.core.release import SHADOW
-from backfill_assets.storage.disk import OnDisk, path_of
+from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.layout import OWNER, RELEASES, Layout, mounts_here, refused_mount
-from backfill_assets.storage.location import move_into, sync
+from backfill_assets.storage.location import Location, move_into, overlap, sync
+from backfill_assets.storage.owner import require_one_winner
 
-_RETURNED = "_returned_releases"
+_RETURNED: Final = "_returned_releases"
 """Folder of a table that was given back, for the manifests of its former releases."""
+_SHOWN: Final = 200
 
 
-def take(layout: Layout, dataset: str, folder: Path) -> None:
+def require_free(layout: Layout, dataset: str, table: Location) -> None:
+    """Refuse a table that cannot become the published table of a dataset because of where it is, or whose; changes nothing.
+
+    Raises:
+        LayoutError: the dataset has another table, the place overlaps with the warehouse or is not of its kind, or the table
+            belongs to another warehouse or dataset.
+    """
+    link, target, home = layout.link(dataset), table.resolved(), layout.warehouse.resolved()
+    in_bucket = home.storage_options is not None
+    if in_bucket is (target.storage_options is None):
+        raise LayoutError(
+            f"{target} cannot be adopted into the warehouse {home}: both lie in folders, or both in buckets of one store; name "
+            "another warehouse (BACKFILL_ASSETS_WAREHOUSE), or copy the table"
+        )
+    if overlap(home, target):
+        raise LayoutError(f"{target}: a table in the warehouse, or around it, cannot be adopted; move it out first")
+    known = link.target()
+    if known not in (None, target) or (known is None and (link.is_folder() or link.is_there())):
+        raise LayoutError(f"{dataset} has a published table, {known or link}; adopt {target} under another name")
+    if not in_bucket and (reason := refused_mount(path_of(target), mounts_here())):
+        raise LayoutError(f"{target} cannot be adopted; {reason}")
+    if known is None and not (target / OWNER).is_there():
+        _require_no_owner(target)
+    _require_ours(layout, dataset, target / OWNER)
+
+
+def take(layout: Layout, dataset: str, table: Location) -> None:
     """Make an existing table the published table of a dataset, where it is; is safe to repeat.
 
     Raises:
-        LayoutError: the dataset has another table, the folder overlaps with the warehouse or cannot be written to, or its
-            table belongs to another warehouse or dataset.
+        LayoutError: as `require_free`, or the place of the table cannot be written to.
+        StorageError: the store of the table does not keep two writers apart.
     """
-    link, target, home = path_of(layout.link(dataset)), folder.resolve(), path_of(layout.warehouse).resolve()
-    if home.is_relative_to(target) or target.is_relative_to(home):
-        raise LayoutError(f"{target}: a table in the warehouse, or around it, cannot be adopted; move it out first")
-    if os.path.lexists(link) and link.resolve() != target:
-        raise LayoutError(f"{dataset} has a published table, {link.resolve()}; adopt {target} under another name")
-    if reason := refused_mount(target, mounts_here()):
-        raise LayoutError(f"{target} cannot be adopted; {reason}")
-    if not os.path.lexists(link) and not (target / OWNER).exists():
-        _require_no_owner(target)
-    link.parent.mkdir(parents=True, exist_ok=True)
-    mark = OnDisk(target / OWNER)
+    require_free(layout, dataset, table)
+    link, target = layout.link(dataset), table.resolved()
+    mark = target / OWNER
     try:
-        mark.create(layout.mark(dataset))
-    except FileExistsError:
-        if (found := mark.text()) != layout.mark(dataset):
-            raise LayoutError(
-                f"{target} is adopted already, as {found[:200]}: one table has one owner. Give it back there first: "
-                f"backfill unadopt; if this is a copy of that table, remove {OWNER} and rename {RELEASES} in it"
-            ) from None
+        if target.storage_options is not None and not mark.is_there():
+            require_one_winner(target)
+        with suppress(FileExistsError):
+            mark.create(layout.mark(dataset))
     except StorageError as error:
         raise LayoutError(f"{target} cannot be written to, and a release needs to: {error}") from None
+    _require_ours(layout, dataset, mark)
+    link.parent.make_folder()
     with suppress(FileExistsError):
-        link.symlink_to(target)
-    OnDisk(link.parent).sync()
+        link.link_to(target)
+    link.parent.sync()
 
 
-def give_back(layout: Layout, dataset: str) -> Path:
+def give_back(layout: Layout, dataset: str) -> Location:
     """Remove the mark and the link, and put the manifests aside; returns the table's folder. Is safe to repeat.
 
     Raises:
         LayoutError: the table of the dataset is not adopted.
     """
     link = layout.link(dataset)
-    if not link.is_link():
+    target = link.target()
+    if target is None:
         raise LayoutError(f"the published table of {dataset} was not adopted; there is nothing to give back")
-    target = path_of(link.resolved())
-    with suppress(LayoutError):  # gone, or somebody else's by now
-        folder = layout.published_path(dataset)
+    if layout.is_reachable(dataset):  # else it is gone, or somebody else's by now
         # The next owner must not take these releases for its own.
-        move_into(folder / _RETURNED, sorted((folder / RELEASES).fitting("*")), sync)
-        (folder / RELEASES).remove_folder()
-        path_of(folder / OWNER).unlink()
+        move_into(target / _RETURNED, sorted((target / RELEASES).fitting("*")), sync)
+        (target / RELEASES).remove_folder()
+        (target / OWNER).remove()
     link.remove()
     link.parent.sync()
     return target
 
 
-def _require_no_owner(target: Path) -> None:
+def _require_ours(layout: Layout, dataset: str, mark: Location) -> None:
+    """Refuse a table whose mark names another warehouse or dataset; one without a mark is nobody's."""
+    try:
+        found = mark.text()
+    except FileNotFoundError:
+        return
+    if found != layout.mark(dataset):
+        raise LayoutError(
+            f"{mark.parent} is adopted already, as {found[:_SHOWN]}: one table has one owner. Give it back there first: "
+            f"backfill unadopt; if this is a copy of that table, remove {OWNER} and rename {RELEASES} in it"
+        )
+
+
+def _require_no_owner(target: Location) -> None:
     """Refuse a table without a mark that another warehouse created, or a folder in which a sweep would delete files of others."""
-    shadow = SHADOW if not (target / _RETURNED).exists() else ""
+    shadow = SHADOW if not (target / _RETURNED).is_folder() else ""
     for name in filter(None, (RELEASES, shadow)):
-        if (target / name).exists():
+        if (target / name).is_folder() or (target / name).is_there():
             raise LayoutError(
                 f"{target} has a folder {name}: it is the published table of another warehouse, and one table has one owner. If "
                 f"that warehouse is no longer used, rename {RELEASES} to {_RETURNED}; a folder {SHADOW} of somebody else needs "

@@ -1,14 +1,15 @@
-"""Objects of a bucket, as files and folders: there are no links, no empty folders, and whatever is there is durable."""
+"""Objects of a bucket, as files and folders: there are no empty folders, and whatever is there is durable."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import takewhile
@@ -18,39 +19,24 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Self, TypeVar, cast
 import obstore
 from obstore.exceptions import (
     AlreadyExistsError,
-    BaseError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
 )
-from obstore.store import S3Store
 
-from backfill_assets.core.errors import LayoutError, StorageError
+from backfill_assets.core.canonical import canonical_json
+from backfill_assets.core.errors import LayoutError
 from backfill_assets.core.release import StoredFile
 from backfill_assets.storage.location import CHUNK, WILD, Copied, Location, State, local_copy
+from backfill_assets.storage.object_store import Bucket, asking, reached
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
 
 _AT_ONCE: Final = 16  # requests in flight to a store: more do not make it answer faster
-_REGION: Final = "us-east-1"  # where S3-compatible stores without regions say they are
-_ADDRESSES: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT")
-_REFUSED: Final = (PermissionDeniedError, UnauthenticatedError)
-_NO_ACCESS: Final = ("403 Forbidden", "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 _SHOWN: Final = 200
+_LINK: Final = "link"
 
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
 _Folder = TypeVar("_Folder", bound="InBucket")
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """A bucket of an S3-compatible store; keys and address come from the cloud's standard environment."""
-
-    url: str
-    store: S3Store = field(compare=False)
-    options: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -99,8 +85,25 @@ class InBucket(Location):
     def resolved(self) -> Self:
         return self
 
-    def is_link(self) -> bool:
-        return False
+    def target(self) -> Self | None:
+        try:
+            known = json.loads(self._bytes())
+        except (FileNotFoundError, ValueError):
+            return None
+        if not isinstance(known, dict) or list(known) != [_LINK]:
+            return None
+        name, _, key = str(known[_LINK]).removeprefix("s3://").partition("/")
+        if name not in self.bucket.beside:
+            self.bucket.beside[name] = reached(name)
+        return type(self)(self.bucket.beside[name], key)
+
+    def link_to(self, target: Location) -> None:
+        """An object that names the place: stores have no links, and only `target` follows this one."""
+        if not isinstance(target, InBucket):
+            raise LayoutError(f"{target} is no place in a bucket, and no link of {self.bucket.url} leads there")
+        if self.is_folder():
+            raise FileExistsError(f"{self} exists")
+        self.create(canonical_json({_LINK: str(target)}))
 
     def is_broken_link(self) -> bool:
         return False
@@ -116,7 +119,7 @@ class InBucket(Location):
         return next(self._below(), None) is not None
 
     def listed(self) -> Iterator[Self]:
-        with _asking(self):
+        with asking(self):
             found = obstore.list_with_delimiter(self.bucket.store, prefix=f"{self.key}/" if self.key else None)
         yield from (self._with(key.rstrip("/")) for key in found["common_prefixes"])
         yield from (self._with(one["path"]) for one in found["objects"] if one["path"] != self.key)
@@ -143,13 +146,13 @@ class InBucket(Location):
 
     def state(self) -> State | None:
         if self.seen is None:
-            with suppress(FileNotFoundError), _asking(self):
+            with suppress(FileNotFoundError), asking(self):
                 return _state(self.bucket.store.head(self.key))
         return self.seen
 
     def content(self) -> tuple[State, str]:
         digest = hashlib.sha256()
-        with _asking(self):
+        with asking(self):
             found = obstore.get(self.bucket.store, self.key)
             for chunk in found.stream():
                 digest.update(chunk)
@@ -162,7 +165,7 @@ class InBucket(Location):
         if not size:
             return b""
         start = max(0, size - most)
-        with _asking(self):
+        with asking(self):
             return bytes(obstore.get_range(self.bucket.store, self.key, start=start, end=size))
 
     def text(self) -> str:
@@ -172,7 +175,7 @@ class InBucket(Location):
         return self._head()[0]
 
     def stamp(self) -> tuple[object, ...]:
-        with _asking(self):
+        with asking(self):
             try:
                 found = self.bucket.store.head(self.key)
             except FileNotFoundError:
@@ -194,7 +197,7 @@ class InBucket(Location):
         self._put(text.encode(), "create")
 
     def copy_from(self, source: Location, expected: Copied | None = None) -> Copied:
-        with local_copy(source, expected) as (local, copied), _asking(self):
+        with local_copy(source, expected) as (local, copied), asking(self):
             obstore.put(self.bucket.store, self.key, local, max_concurrency=2)
         return copied
 
@@ -219,7 +222,7 @@ class InBucket(Location):
         self.remove()
 
     def remove(self) -> None:
-        with suppress(FileNotFoundError), _asking(self):
+        with suppress(FileNotFoundError), asking(self):
             obstore.delete(self.bucket.store, self.key)
 
     def remove_folder(self) -> None:
@@ -236,12 +239,12 @@ class InBucket(Location):
         return ((place, one) for place, one in _objects(self) if _is_file(place, one))
 
     def _bytes(self) -> bytes:
-        with _asking(self):
+        with asking(self):
             return bytes(obstore.get(self.bucket.store, self.key).bytes())
 
     def _head(self) -> tuple[int, str]:
         """Size and tag; -1 and nothing if there is no such object."""
-        with _asking(self):
+        with asking(self):
             try:
                 found = self.bucket.store.head(self.key)
             except FileNotFoundError:
@@ -249,7 +252,7 @@ class InBucket(Location):
         return found["size"], found["e_tag"] or ""
 
     def _put(self, content: bytes, mode: Literal["create", "overwrite"]) -> None:
-        with _asking(self):
+        with asking(self):
             try:
                 obstore.put(self.bucket.store, self.key, content, mode=mode)
             except AlreadyExistsError as error:
@@ -282,7 +285,7 @@ class _Ranges(io.RawIOBase):
         asked: GetOptions = {"range": (self._at, end)}
         if self._tag:
             asked["if_match"] = self._tag
-        with _asking(self._place):
+        with asking(self._place):
             found = bytes(obstore.get(self._place.bucket.store, self._place.key, options=asked).bytes())
         buffer[: len(found)] = found
         self._at += len(found)
@@ -291,7 +294,7 @@ class _Ranges(io.RawIOBase):
 
 def _objects(folder: _Folder) -> Iterator[tuple[_Folder, ObjectMeta]]:
     """All objects below a folder, also those by which Hadoop marks folders."""
-    with _asking(folder):
+    with asking(folder):
         for chunk in obstore.list(folder.bucket.store, prefix=f"{folder.key}/" if folder.key else None):
             for one in chunk:
                 if one["path"] != folder.key:
@@ -320,24 +323,9 @@ def _fits(parts: Sequence[str], shape: Sequence[str]) -> bool:
 
 
 def bucket_of(url: str, environ: Mapping[str, str] = os.environ) -> InBucket:
-    """The place that `s3://bucket/prefix` names, with the address and the region of the cloud's standard environment.
-
-    Keys are not read here: obstore, delta-rs and Spark read them from this process's environment, or ask the machine's role.
-
-    Raises:
-        ValueError: two variables name different addresses; obstore, delta-rs and Spark would each take another one.
-    """
+    """The place that `s3://bucket/prefix` names; raises like `reached`."""
     name, _, key = url.removeprefix("s3://").partition("/")
-    addresses = {variable: environ[variable] for variable in _ADDRESSES if environ.get(variable)}
-    if len(set(addresses.values())) > 1:
-        raise ValueError(f"{' and '.join(addresses)} name different addresses of the store; set AWS_ENDPOINT_URL only")
-    address = next(iter(addresses.values()), "")
-    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or _REGION
-    options = {"AWS_REGION": region}
-    if address:
-        options |= {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": str(address.startswith("http://")).lower()}
-    store = S3Store(name, client_options={"allow_http": address.startswith("http://")}, region=region)
-    return InBucket(Bucket(f"s3://{name}", store, options), key.strip("/"))
+    return InBucket(reached(name, environ), key.strip("/"))
 
 
 def _are_equal(one: InBucket, other: InBucket) -> bool:
@@ -349,7 +337,7 @@ def _are_equal(one: InBucket, other: InBucket) -> bool:
 def _has_mark(place: InBucket, size: int, mark: bytes) -> bool:
     if place.size() != size or size < len(mark):
         return False
-    with suppress(FileNotFoundError), _asking(place):
+    with suppress(FileNotFoundError), asking(place):
         starts, lengths = (0, size - len(mark)), (len(mark), len(mark))
         ends = obstore.get_ranges(place.bucket.store, place.key, starts=starts, lengths=lengths)
         return all(bytes(end) == mark for end in ends)
@@ -359,41 +347,5 @@ def _has_mark(place: InBucket, size: int, mark: bytes) -> bool:
 def _copy(place: InBucket, target: Location) -> None:
     if not isinstance(target, InBucket) or target.bucket != place.bucket:
         raise LayoutError(f"{target} is not in the bucket of {place}; name a place there")
-    with _asking(place):
+    with asking(place):
         obstore.copy(place.bucket.store, place.key, target.key)
-
-
-@contextmanager
-def _asking(place: InBucket) -> Iterator[None]:
-    """Turn the errors of the store into ours; its library has tried again by then, with pauses that grow and differ.
-
-    Raises:
-        FileNotFoundError: there is no such object.
-        OSError: it was replaced while it was read.
-        StorageError: the store refuses, does not answer, or has no such bucket.
-    """
-    try:
-        yield
-    except PreconditionError as error:
-        raise OSError(f"{place} was replaced while it was read") from error
-    except (BaseError, FileNotFoundError, NotImplementedError) as error:
-        said = str(error)
-        if "NoSuchBucket" in said:
-            raise StorageError(
-                f"{place}: there is no such bucket; create it, or correct its name and AWS_ENDPOINT_URL"
-            ) from error
-        if isinstance(error, FileNotFoundError):
-            raise
-        if isinstance(error, _REFUSED) or any(word in said for word in _NO_ACCESS):
-            raise StorageError(
-                f"{place}: the store refuses access ({_said(error)}); look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
-                "AWS_SESSION_TOKEN, which may have expired, and at the rights of their user"
-            ) from error
-        raise StorageError(
-            f"{place}: the store does not do what it is asked ({_said(error)}); look at AWS_ENDPOINT_URL and "
-            "AWS_REGION, and repeat the command: it continues where this one stopped"
-        ) from error
-
-
-def _said(error: Exception) -> str:
-    return " ".join(str(error).split())[:_SHOWN]

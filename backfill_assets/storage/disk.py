@@ -61,8 +61,11 @@ class OnDisk(Location):
     def resolved(self) -> Self:
         return type(self)(self.path.resolve())
 
-    def is_link(self) -> bool:
-        return self.path.is_symlink()
+    def target(self) -> Self | None:
+        return self.resolved() if self.path.is_symlink() else None
+
+    def link_to(self, target: Location) -> None:
+        self.path.symlink_to(path_of(target))
 
     def is_broken_link(self) -> bool:
         return self.path.is_symlink() and not self.path.exists()

@@ -16,7 +16,7 @@ from typing import Final
 import psutil
 
 from backfill_assets.core.canonical import canonical_json
-from backfill_assets.core.errors import LayoutError, PreconditionError
+from backfill_assets.core.errors import LayoutError, PreconditionError, StorageError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import StoredFile
 from backfill_assets.core.text import checked_name
@@ -64,11 +64,17 @@ class Layout:
         Raises:
             LayoutError: an adopted table is gone, or it belongs to another warehouse.
         """
-        return self._adopted(dataset) if self.is_adopted(dataset) else self._table(Layer.published, dataset)
+        target = self.link(dataset).target()
+        return self._table(Layer.published, dataset) if target is None else self._adopted(dataset, target)
 
     def is_adopted(self, dataset: str) -> bool:
         """Whether the published table of a dataset is one that stays where it was before."""
-        return self.link(dataset).is_link()
+        return self.link(dataset).target() is not None
+
+    def leads_to(self, dataset: str) -> Location:
+        """Where the published table of a dataset is or will be, whoever owns what is there; raises like `link`."""
+        link = self.link(dataset)
+        return link.target() or link.resolved()
 
     def is_reachable(self, dataset: str) -> bool:
         """Whether the folder of the published table is there and belongs to this warehouse; a new table has none yet."""
@@ -106,9 +112,25 @@ class Layout:
     def tables(self, log: str) -> Iterator[tuple[str, str, str, Location]]:
         """Place, layer, dataset and folder of every table in order; a table is a folder with a subfolder called `log`."""
         for layer, above in ((DATA_RELEASES, ""), (Layer.published, "*/"), (Layer.raw, "*/"), (Layer.staging, "*/*/")):
+            if layer == Layer.published:
+                yield from ((f"{layer}/{name}", layer, name, folder) for name, folder in self.published_tables(log))
+                continue
             for found in sorted((self.warehouse / layer).fitting(f"{above}{log}")):
                 place = found.parent.relative_to(self.warehouse)
                 yield place, layer, "".join(place.split("/")[1:2]), found.parent
+
+    def published_tables(self, inside: str) -> Iterator[tuple[str, Location]]:
+        """Name and folder of every published table, by name, that has a folder `inside`; none that is out of reach."""
+        for entry in sorted((self.warehouse / Layer.published).listed()):
+            target = entry.target()
+            try:
+                found = ((target or entry) / inside).is_folder()
+            except StorageError:
+                if target is None:
+                    raise
+                continue  # one adopted table in a bucket that refuses access must not hide all others
+            if found:
+                yield entry.name, target or entry
 
     def aside_path(self, place: str) -> Location:
         """Folder for the damaged commits of the table at a place such as `published/sales`; raises like `published_path`."""
@@ -147,15 +169,15 @@ class Layout:
         """
         return self.sources.below(relative)
 
-    def _adopted(self, dataset: str) -> Location:
+    def _adopted(self, dataset: str, target: Location) -> Location:
         link = self.link(dataset)
-        target = link.resolved()
         try:
             found = (target / OWNER).text()
-        except OSError as error:
+        except (OSError, StorageError) as error:
+            reason = "not found" if isinstance(error, FileNotFoundError) else error
             raise LayoutError(
-                f"{link} leads to {target}, which has no readable {OWNER} ({error.strerror}): mount the folder, or restore the "
-                f"file; if another table is there now: backfill unadopt {dataset}"
+                f"{link} leads to {target}, which has no readable {OWNER} ({reason}): mount the folder, give this user access, or "
+                f"restore the file; if another table is there now: backfill unadopt {dataset}"
             ) from None
         if found != self.mark(dataset):
             raise LayoutError(

@@ -103,8 +103,12 @@ class Location(ABC):
         """The same place, links followed."""
 
     @abstractmethod
-    def is_link(self) -> bool:
-        """Whether it is a link, to whatever."""
+    def target(self) -> Self | None:
+        """Where a link leads; None if it is no link."""
+
+    @abstractmethod
+    def link_to(self, target: Location) -> None:
+        """Make a link to a place; raises FileExistsError if anything is here, and LayoutError if no link leads there."""
 
     @abstractmethod
     def is_broken_link(self) -> bool:
@@ -306,6 +310,12 @@ def local_copy(source: Location, expected: Copied | None) -> Iterator[tuple[Path
         local.writelines(content := Copying(file, source, expected))
         local.flush()
         yield Path(local.name), content.copied
+
+
+def overlap(one: Location, other: Location) -> bool:
+    """Whether two places, links followed, are the same or one is in the other."""
+    ends = [f"{str(place).rstrip('/')}/" for place in (one, other)]
+    return ends[0].startswith(ends[1]) or ends[1].startswith(ends[0])
 
 
 def parents_up_to(place: Location, root: Location) -> Iterator[Location]:

@@ -12,7 +12,6 @@ from typing import Final, NoReturn
 
 from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.errors import LayoutError, StorageError
-from backfill_assets.core.layers import Layer
 from backfill_assets.storage.layout import RELEASES, Layout
 from backfill_assets.storage.location import Location, remove_all
 
@@ -94,7 +93,7 @@ def take_warehouse(layout: Layout, ledger: str, name: str, knows_releases: Calla
     warehouse = layout.warehouse
     found = _owner(warehouse)
     if found is None:
-        has_releases = next((warehouse / Layer.published).fitting(f"*/{RELEASES}"), None) is not None
+        has_releases = next(layout.published_tables(RELEASES), None) is not None
         if has_releases and not knows_releases():
             raise LayoutError(
                 f"{warehouse} has releases, and {name} knows none: if another ledger has them, name it in "

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.storage.bucket import InBucket, bucket_of
-from backfill_assets.storage.disk import path_of
+from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.location import Location
 from backfill_assets_tests.harness.waiting import wait_for
 
@@ -75,6 +75,11 @@ def in_bucket(folder: Path) -> Location | None:
     if root is None:
         return None
     return bucket_of(f"s3://{folder.relative_to(root)}")
+
+
+def place_at(folder: Path) -> Location:
+    """The folder itself, or the place in the store whose files lie in it."""
+    return in_bucket(folder) or OnDisk(folder)
 
 
 def folder_of(place: Location) -> Path:

@@ -21,7 +21,7 @@ from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location, Sync
 from backfill_assets_tests.harness.clocks import START
-from backfill_assets_tests.harness.objects import folder_of, in_bucket
+from backfill_assets_tests.harness.objects import folder_of, place_at
 
 DAY = dt.date(2026, 1, 1)
 
@@ -81,7 +81,7 @@ def on_paths(act: Callable[[Path], object]) -> Sync:
 
 def layout(folder: Path) -> Layout:
     """The places of a test; in a bucket if the run has a store, whose files lie in the same folders."""
-    place = in_bucket(folder / "warehouse") or OnDisk(folder / "warehouse")
+    place = place_at(folder / "warehouse")
     return Layout(place, OnDisk(folder / "sources"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -65,6 +65,23 @@ QUICK = LockPace(poll=dt.timedelta(milliseconds=5))
 ROLES = {"finance-controller": ("anna", "ben"), "finance-data": ("dora",)}
 
 
+class Homes(Mapping[str, Path]):
+    """The folders of the published tables, also of those that were adopted in the meantime."""
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        self._layout = layout(folder)
+        self._names = names
+
+    def __getitem__(self, name: str) -> Path:
+        return folder_of(self._layout.leads_to(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 class World:
     """Everything that tables, releases and campaigns need, below one folder; a second one on it is another process.
 
@@ -86,7 +103,7 @@ class World:
         self.basis: SetBasis | CurrentBasis = SetBasis()
         self.events: EventLog | None = None
         self.datasets = {text.split("<")[0]: derived(*text.split("<")) for text in described}
-        self.homes = {name: folder_of(layout(folder).published_path(name)) for name in names}
+        self.homes = Homes(folder, names)
         self.tables = {name: PublishedTable(layout(folder), self.datasets[name], self.clock) for name in names}
         self.fingerprints = self.basis.fingerprints = TableFingerprints(self.homes)
         self.ledger: Ledger = opened_ledger(ledger or f"sqlite:///{folder / 'ledger.db'}", self.clock, pace)

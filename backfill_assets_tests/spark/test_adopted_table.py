@@ -146,7 +146,7 @@ def test_a_table_of_a_plain_spark_job_is_adopted_corrected_rolled_back_and_given
     files = {file: file.stat().st_ino for file in lake.rglob("*.parquet")}
     wrong = sum(Decimal(10 + i % 7) for i in range(60 * ROWS, 63 * ROWS))
 
-    baseline = application.adoption.adopt("orders", lake, "we take it over")
+    baseline = application.adoption.adopt("orders", OnDisk(lake), "we take it over")
     assert baseline.days == tuple(DAYS)
     assert {file: file.stat().st_ino for file in lake.rglob("*.parquet") if "_shadow" not in str(file)} == files
     assert seen(lake, spark) == before
@@ -179,7 +179,7 @@ def test_a_table_of_a_plain_spark_job_is_adopted_corrected_rolled_back_and_given
     assert seen(lake, spark) == before + wrong - 10
     assert [str(found) for found in application.doctor.examine()] == []
 
-    assert application.adoption.give_back("orders") == lake
+    assert application.adoption.give_back("orders") == OnDisk(lake)
     spark.sql(f"INSERT INTO delta.`{lake}` (day, order_id, amount, note) VALUES (DATE'2024-08-01', -1, 3.00, 'new')")
     spark.sql(f"OPTIMIZE delta.`{lake}`")
     assert seen(lake, spark) == before + wrong - 10 + 3
@@ -189,7 +189,7 @@ def test_a_rule_of_the_table_that_the_new_rows_break_keeps_the_days_from_being_r
     lake: Path, spark: SparkSession, spark_settings: Settings, tmp_path: Path
 ) -> None:
     application = drafted(tmp_path, lake, spark_settings)
-    application.adoption.adopt("orders", lake, "we take it over")
+    application.adoption.adopt("orders", OnDisk(lake), "we take it over")
     folder = tmp_path / "datasets" / "orders"
     fact = (
         (folder / "fact.sql")

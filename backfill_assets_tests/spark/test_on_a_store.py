@@ -9,17 +9,27 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.sql import DataFrame
 from typer.testing import CliRunner
 
 from backfill_assets.application import Application
 from backfill_assets.cli.app import app
-from backfill_assets.core.errors import BackfillError, EngineError, LayoutError, SourceError, StorageError
+from backfill_assets.core.errors import (
+    BackfillError,
+    EngineError,
+    LayoutError,
+    PreconditionError,
+    SourceError,
+    StorageError,
+)
 from backfill_assets.delta.opening import is_table, table_at
 from backfill_assets.pipeline import land
 from backfill_assets.settings import Settings
 from backfill_assets.spark.server import SparkServer
+from backfill_assets.storage.disk import OnDisk
 from backfill_assets_tests.harness.bad_network import OF_A_GOOD_STORE, BadNetwork, Fault, Rule, bad_network
 from backfill_assets_tests.harness.objects import ObjectStore, object_store
 from backfill_assets_tests.harness.without_dagster import built, publish
@@ -153,6 +163,47 @@ def test_a_file_that_is_replaced_while_it_is_landed_is_not_kept(
 
 def test_published_days_are_proven_from_the_bucket(application: Application) -> None:
     assert "certificate" in say("prove", NAME, "--partitions", "2024-03-01..2024-03-01")
+
+
+def test_a_table_in_another_bucket_is_adopted_corrected_taken_back_and_given_back(
+    application: Application, store: ObjectStore, tmp_path: Path
+) -> None:
+    (store.folder / "old").mkdir()
+    with application.session("a former job") as spark:
+        place = "delta.`s3a://old/team/sales`"
+        spark.sql(f"CREATE TABLE {place} (day DATE, id BIGINT, amount BIGINT) USING delta PARTITIONED BY (day)")
+        spark.sql(f"INSERT INTO {place} VALUES (DATE'{D1}', 1, 10), (DATE'{D2}', 2, 20), (DATE'{D3}', 3, 30)")
+    say("adopt", "sales", "--from", "s3://old/team/sales", "--key", "id")
+    assert "nothing was changed" in say("adopt", "sales", "--from", "s3://old/team/sales")
+    assert "names 3 files, 2024-03-01..2024-03-03" in say(
+        "adopt", "sales", "--from", "s3://old/team/sales", "--drained"
+    )
+
+    rows = pa.table({"day": [D2], "id": pa.array([2], pa.int64()), "amount": pa.array([25], pa.int64())})
+    parquet.write_table(rows, tmp_path / "day.parquet")
+    (application.settings.sources / f"sales/{D2}.parquet").copy_from(OnDisk(tmp_path / "day.parquet"))
+    ours = Application.from_env()
+    with application.session("a correction") as spark:
+
+        def total(table: str) -> int:
+            return int(spark.sql(f"SELECT sum(amount) FROM {table}").collect()[0][0])
+
+        unit = built(ours, spark, "sales", (D2,), {"amount": "+25%"})
+        release = ours.publisher.release(unit.id).releases["sales"]
+        ours.refresh_views()
+        assert (total("published.sales"), total(place)) == (65, 65)
+        say("rollback", release, "--reason", "not yet")
+        assert (total(place), json.loads(say("doctor", "--json"))) == (60, [])
+        spark.sql(f"INSERT INTO {place} VALUES (DATE'{D3}', 4, 40)")
+        late = built(ours, spark, "sales", (D2,), {"amount": "+25%"})
+        with pytest.raises(PreconditionError, match="1 commit of another writer since its baseline"):
+            ours.publisher.release(late.id)
+        say("discard", late.id)
+        say("unadopt", "sales")
+        assert total(place) == 100
+    ours.ledger.close()
+    assert (application.layout.is_adopted("sales"), application.layout.link("sales").is_there()) == (False, False)
+    shutil.rmtree(application.settings.datasets / "sales")
 
 
 def test_a_server_that_was_started_for_a_folder_is_refused(spark_server: SparkServer, application: Application) -> None:

@@ -612,7 +612,7 @@ def test_an_adopted_table_comes_back_in_the_warehouse(world: World) -> None:
     plain = ["id", "day", "amount"]
     write_deltalake(home, rows_of({DAYS[0]: [4]}).select(plain), partition_by=["day"])
     (home / "notes of its owner.txt").write_text("not ours")
-    Adoption(world.warehouse()).adopt("sales", home, "it was there before")
+    Adoption(world.warehouse()).adopt("sales", OnDisk(home), "it was there before")
     kept = saved(world, backup(world))
     assert [path for path in kept if path.endswith((".txt", "_backfill_assets.json"))] == []
     other, _ = restored(world)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backfill_assets.application import Application
-from backfill_assets.core.errors import ArgumentError, BackfillError, PreconditionError
+from backfill_assets.core.errors import ArgumentError, BackfillError, LayoutError, PreconditionError
 from backfill_assets.core.release import CommitKind, TableCommit
 from backfill_assets.dataset.load import load_folder
 from backfill_assets.dataset.releasing import AuditTrail
@@ -26,6 +26,7 @@ from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import OWNER
 from backfill_assets_tests.harness.clocks import START
 from backfill_assets_tests.harness.console import Run
+from backfill_assets_tests.harness.objects import object_store
 
 DAY = dt.date(2024, 1, 1)
 
@@ -145,8 +146,8 @@ def test_a_draft_overwrites_nothing_and_a_dry_run_writes_nothing(run: Run, lake:
         (("--from", "lake/orders"), r"--key names nothing, and the table has day, order_id, amount, city"),
         (("--from", "lake/orders", "--key", "order_id,total"), r"--key names total"),
         (
-            ("--from", "s3://lake/orders", "--key", "order_id"),
-            r"s3://lake/orders cannot be adopted: only tables in folders",
+            ("--from", "gs://lake/orders", "--key", "order_id"),
+            r"gs://lake/orders.* nobody has tried that kind of store",
         ),
         (("--again",), r"needs a --reason"),
         (("--again", "--from", "lake/orders", "--reason", "x"), r"no --from"),
@@ -159,6 +160,36 @@ def test_an_incomplete_command_says_what_is_missing(
         run("adopt", "orders", *words)
     assert list((tmp_path / "datasets").iterdir()) == []
     assert DeltaTable(lake).version() == 1
+
+
+def test_a_table_in_a_bucket_is_adopted_into_a_warehouse_in_a_bucket(
+    run: Run, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with object_store(tmp_path / "store") as store:
+        for name, value in store.environ.items():
+            monkeypatch.setenv(name, value)
+        shutil.copytree(lake, table := tmp_path / "store" / "old" / "team" / "orders")
+        shutil.copytree(lake, table.with_name("other"))
+        run("adopt", "orders", "--from", "s3://old/team/orders", "--key", "order_id")
+        with pytest.raises(LayoutError, match=r"both lie in folders, or both in buckets of one store"):
+            run("adopt", "orders", "--from", "s3://old/team/orders")
+        monkeypatch.setenv("BACKFILL_ASSETS_WAREHOUSE", f"{store.url}/warehouse")
+        with pytest.raises(LayoutError, match=r"both lie in folders, or both in buckets of one store"):
+            run("adopt", "orders", "--from", str(lake))
+        run("adopt", "orders", "--from", "s3://old/team/orders", "--drained")
+        assert run("path", "orders").output.strip() == "s3://old/team/orders"
+        assert (table / OWNER).exists()
+        with pytest.raises(LayoutError, match="has a published table, s3://old/team/orders"):
+            run("adopt", "orders", "--from", "s3://old/team/other")
+        assert run("doctor").exit_code == 0
+        shutil.move(tmp_path / "store" / "old", tmp_path / "store" / "gone")
+        assert "orders: left alone: " in " ".join((swept := run("sweep")).output.split())
+        assert swept.exit_code == 1
+        assert any(OWNER in line for line in run("doctor").output.splitlines())
+        shutil.move(tmp_path / "store" / "gone", tmp_path / "store" / "old")
+        assert "s3://old/team/orders is a plain Delta table again" in run("unadopt", "orders").output
+        assert not (table / OWNER).exists()
+        assert not Application.from_env().layout.is_adopted("orders")
 
 
 TYPES = st.sampled_from(

@@ -36,6 +36,7 @@ from backfill_assets.release.reconcile import SettlementKind
 from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.layout import OWNER
 from backfill_assets.storage.owner import OWNER_FILE
+from backfill_assets_tests.harness.objects import place_at
 from backfill_assets_tests.harness.specifications import NAME
 from backfill_assets_tests.harness.tables import content, dataset, day, layout, rows_of
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
@@ -79,7 +80,7 @@ def adoption(world: World, step: str = "") -> Adoption:
 
 
 def adopted(world: World, lake: Path) -> Adopted:
-    return adoption(world).adopt("sales", lake, "we take it over")
+    return adoption(world).adopt("sales", place_at(lake), "we take it over")
 
 
 def data_files(folder: Path) -> dict[str, tuple[int, int]]:
@@ -226,7 +227,7 @@ def test_another_writer_in_the_middle_of_an_adoption_stops_it(observed: Observed
             overwrite(lake, day(2), [9])
 
     with pytest.raises(TableMovedError):
-        Adoption(world.warehouse(), checkpoint=interfere).adopt("sales", lake, "too early")
+        Adoption(world.warehouse(), checkpoint=interfere).adopt("sales", place_at(lake), "too early")
     assert adopted(world, lake).days == tuple(DAYS)
     assert content(lake)[day(2)] == [9]
     assert findings(world) == []
@@ -275,7 +276,7 @@ def test_a_table_has_one_owner(world: World, lake: Path, tmp_path: Path) -> None
     adopted(world, lake)
     elsewhere = World(tmp_path / "other")
     with pytest.raises(LayoutError, match="one table has one owner"):
-        adoption(elsewhere).adopt("sales", lake, "ours")
+        adoption(elsewhere).adopt("sales", place_at(lake), "ours")
     elsewhere.close()
     with pytest.raises(ArgumentError, match="adopted already"):
         adopted(world, lake)
@@ -295,6 +296,7 @@ def test_a_table_with_a_folder_in_which_a_sweep_would_delete_files_of_others_is_
     world: World, lake: Path
 ) -> None:
     (lake / "_shadow").mkdir()
+    (lake / "_shadow" / "theirs").write_text("kept")
     with pytest.raises(LayoutError, match="a folder _shadow of somebody else needs another name"):
         adopted(world, lake)
     assert not (lake / OWNER).exists()
@@ -335,8 +337,8 @@ def test_a_link_to_a_table_that_was_not_adopted_is_refused(world: World, lake: P
         world.tables["sales"].version()
     assert any(OWNER in found for found in findings(world))
     # As the message says: there may be another table now.
-    assert adoption(world).give_back("sales") == lake
-    assert not world.homes["sales"].is_symlink()
+    assert adoption(world).give_back("sales") == place_at(lake)
+    assert not layout(world.folder).is_adopted("sales")
 
 
 def out_of_reach(lake: Path) -> Path:
@@ -430,10 +432,10 @@ def test_a_table_is_given_back_with_the_rows_that_readers_see(world: World, lake
     adopted(world, lake)
     release = world.released({day(0): [7]})
     table = world.tables["sales"]
-    assert adoption(world).give_back("sales") == lake
+    assert adoption(world).give_back("sales") == place_at(lake)
     assert content(lake) == {day(0): [7], day(1): [1, 5], day(2): [1]}
     assert not (lake / OWNER).exists()
-    assert not world.homes["sales"].is_symlink()
+    assert not layout(world.folder).is_adopted("sales")
     assert {r.state for r in world.ledger.releases("sales")} == {ReleaseState.returned}
     with pytest.raises(RollbackError, match="returned, not finalized"):
         world.rollback().execute(release, "no")
@@ -481,7 +483,7 @@ def test_everything_that_needs_a_table_is_named_at_once_before_it_is_given_back(
     assert len(adoption(world).needs_of("sales")) == len(("orders", "unit"))
     world.ledger.move(unit, {UnitState.open}, UnitState.discarded)
     world.datasets["orders"] = dataset("orders")
-    assert adoption(world).give_back("sales") == lake
+    assert adoption(world).give_back("sales") == place_at(lake)
     world.close()
 
 
@@ -492,14 +494,14 @@ def test_a_table_of_a_published_campaign_is_not_given_back_before_its_sign_off(c
     with pytest.raises(PreconditionError, match=rf"campaign {NAME} is published and not signed off.*sign-off {NAME}"):
         adoption(campaigns).give_back("sales")
     campaigns.sign_off().sign_off(NAME)
-    assert adoption(campaigns).give_back("sales") == lake
+    assert adoption(campaigns).give_back("sales") == place_at(lake)
 
 
 def test_a_table_of_a_campaign_that_was_rolled_back_is_given_back(campaigns: World, lake: Path) -> None:
     adopted(campaigns, lake)
     campaigns.approved()
     campaigns.campaign_rollback().execute(campaigns.release().publish(NAME).outcome.release, "odd")
-    assert adoption(campaigns).give_back("sales") == lake
+    assert adoption(campaigns).give_back("sales") == place_at(lake)
 
 
 def test_only_an_adopted_table_is_accepted_or_given_back(world: World) -> None:
@@ -516,7 +518,7 @@ def test_an_adoption_that_was_interrupted_is_finished_by_the_same_command(
 ) -> None:
     observed.injected(f"an adoption dies after its step {step}")
     with pytest.raises(CrashError):
-        adoption(world, step).adopt("sales", lake, "we take it over")
+        adoption(world, step).adopt("sales", place_at(lake), "we take it over")
     if step == "commit":
         world.reconcile().run()
     else:
@@ -535,7 +537,7 @@ def test_a_table_that_was_half_given_back_is_given_back_by_the_same_command(
     adopted(world, lake)
     with pytest.raises(CrashError):
         adoption(world, "returned").give_back("sales")
-    assert adoption(world).give_back("sales") == lake
+    assert adoption(world).give_back("sales") == place_at(lake)
     observed.found(*findings(world))
 
 
@@ -730,7 +732,7 @@ def test_a_table_that_no_release_fits_is_refused_before_anything_is_written(
     with pytest.raises(BackfillError, match=message):
         adopted(world, folder)
     assert {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()} == before
-    assert not world.homes["sales"].is_symlink()
+    assert not layout(world.folder).is_adopted("sales")
     assert world.ledger.releases("sales") == ()
 
 

@@ -98,6 +98,39 @@ def test_a_file_says_when_it_was_changed_and_what_is_in_it_and_a_folder_nothing(
     assert (found, found.state()) == (file, state)
 
 
+def test_a_link_leads_to_another_place_until_it_is_removed(home: Location) -> None:
+    target, link = home / "old/table", home / "published/sales"
+    (target / "a").parent.make_folder()
+    (target / "a").write("rows")
+    link.parent.make_folder()
+    assert (link.target(), target.target(), (target / "a").target()) == (None, None, None)
+    link.link_to(target)
+    assert (link.target(), link.target() == target.resolved()) == (target, True)
+    assert [place.name for place in (home / "published").listed()] == ["sales"]
+    for taken in (link, target):
+        with pytest.raises(FileExistsError):
+            taken.link_to(home / "elsewhere")
+    link.remove()
+    assert (link.target(), (target / "a").text()) == (None, "rows")
+    link.link_to(home / "elsewhere")
+    assert link.target() == home / "elsewhere"
+
+
+def test_a_link_of_a_bucket_leads_to_another_bucket_and_not_to_a_folder(store: ObjectStore, tmp_path: Path) -> None:
+    (store.folder / "beside").mkdir(exist_ok=True)
+    link = bucket_of(f"{store.url}/links/sales")
+    with pytest.raises(LayoutError, match="is no place in a bucket"):
+        link.link_to(OnDisk(tmp_path))
+    bucket_of("s3://beside/team/sales/notes").write("there")
+    link.link_to(bucket_of("s3://beside/team/sales"))
+    assert (found := link.target()) == bucket_of("s3://beside/team/sales")
+    assert found is not None
+    assert (found / "notes").text() == "there"
+    for other in ("", "no link", "[]", '{"dataset":"x"}'):
+        link.write(other)
+        assert link.target() is None
+
+
 @pytest.mark.parametrize("path", ["./a/b", "a//b", "a/./b"])
 def test_a_path_may_be_written_in_several_ways(home: Location, path: str) -> None:
     file = home / "a/b"

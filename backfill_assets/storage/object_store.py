@@ -1,0 +1,87 @@
+"""An S3-compatible store: how a bucket is reached, and what the store's errors mean."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+from obstore.store import S3Store
+
+from backfill_assets.core.errors import StorageError
+
+_REGION: Final = "us-east-1"  # where S3-compatible stores without regions say they are
+_ADDRESSES: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT")
+_REFUSED: Final = (PermissionDeniedError, UnauthenticatedError)
+_NO_ACCESS: Final = ("403 Forbidden", "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+_SHOWN: Final = 200
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket of an S3-compatible store; keys and address come from the cloud's standard environment."""
+
+    url: str
+    store: S3Store = field(compare=False)
+    options: Mapping[str, str] = field(default_factory=dict, compare=False)
+    beside: dict[str, Bucket] = field(default_factory=dict, compare=False, repr=False)
+    """Others of the same store, by their names, that links led to."""
+
+
+def reached(name: str, environ: Mapping[str, str] = os.environ) -> Bucket:
+    """A bucket, with the address and the region of the cloud's standard environment.
+
+    Keys are not read here: obstore, delta-rs and Spark read them from this process's environment, or ask the machine's role.
+
+    Raises:
+        ValueError: two variables name different addresses; obstore, delta-rs and Spark would each take another one.
+    """
+    addresses = {variable: environ[variable] for variable in _ADDRESSES if environ.get(variable)}
+    if len(set(addresses.values())) > 1:
+        raise ValueError(f"{' and '.join(addresses)} name different addresses of the store; set AWS_ENDPOINT_URL only")
+    address = next(iter(addresses.values()), "")
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or _REGION
+    options = {"AWS_REGION": region}
+    if address:
+        options |= {"AWS_ENDPOINT_URL": address, "AWS_ALLOW_HTTP": str(address.startswith("http://")).lower()}
+    store = S3Store(name, client_options={"allow_http": address.startswith("http://")}, region=region)
+    return Bucket(f"s3://{name}", store, options)
+
+
+@contextmanager
+def asking(place: object) -> Iterator[None]:
+    """Turn the errors of the store into ours; its library has tried again by then, with pauses that grow and differ.
+
+    Raises:
+        FileNotFoundError: there is no such object.
+        OSError: it was replaced while it was read.
+        StorageError: the store refuses, does not answer, or has no such bucket.
+    """
+    try:
+        yield
+    except PreconditionError as error:
+        raise OSError(f"{place} was replaced while it was read") from error
+    except (BaseError, FileNotFoundError, NotImplementedError) as error:
+        said = str(error)
+        if "NoSuchBucket" in said:
+            raise StorageError(
+                f"{place}: there is no such bucket; create it, or correct its name and AWS_ENDPOINT_URL"
+            ) from error
+        if isinstance(error, FileNotFoundError):
+            raise
+        if isinstance(error, _REFUSED) or any(word in said for word in _NO_ACCESS):
+            raise StorageError(
+                f"{place}: the store refuses access ({_said(error)}); look at AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
+                "AWS_SESSION_TOKEN, which may have expired, and at the rights of their user"
+            ) from error
+        raise StorageError(
+            f"{place}: the store does not do what it is asked ({_said(error)}); look at AWS_ENDPOINT_URL and "
+            "AWS_REGION, and repeat the command: it continues where this one stopped"
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split())[:_SHOWN]

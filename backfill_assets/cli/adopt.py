@@ -22,6 +22,7 @@ from backfill_assets.project.adopted_dataset import draft_of
 from backfill_assets.project.scaffold import Scaffold
 from backfill_assets.release.adopt import LAST_SWEEP
 from backfill_assets.settings import place_of
+from backfill_assets.storage.adopted import require_free
 from backfill_assets.storage.location import Location
 
 Name = Annotated[str, typer.Argument(help="The name of the dataset.")]
@@ -71,6 +72,7 @@ def adopt(
     if name not in application.datasets and not any(
         problem.dataset == name for problem in application.catalog.problems
     ):
+        require_free(application.layout, name, table)
         _draft(application, name, look_at(table), key, audit, write=not dry_run)
         return
     application.dataset(name)
@@ -119,10 +121,13 @@ def _place(application: Application, origin: str) -> Location:
     except PySparkException as error:
         raise PreconditionError(f"{origin} is neither a folder nor a table that Spark knows: {error}") from None
     parts = urlsplit(place)
-    # What Hadoop calls s3a is s3 for everybody else.
-    return place_of(
-        unquote(parts.path) if parts.scheme in {"", "file"} else re.sub("^s3[an]:", "s3:", place), os.environ
-    )
+    if parts.scheme in {"", "file"}:
+        return place_of(unquote(parts.path), os.environ)
+    if parts.scheme not in {"s3", "s3a", "s3n"}:
+        raise PreconditionError(
+            f"{origin} lies at {place}, and only tables in folders and S3-compatible buckets are adopted"
+        )
+    return place_of(f"s3://{parts.netloc}{parts.path}", os.environ)
 
 
 def _draft(application: Application, name: str, found: FoundTable, key: str, audit: AuditTrail, *, write: bool) -> None:

@@ -140,6 +140,10 @@ class StorageError(BackfillError):
     """Raised when a file cannot be written or kept: the disk is full or broken, or the folder belongs to another user."""
 
 
+class NoBucketError(StorageError):
+    """Raised when a bucket is not in its store."""
+
+
 class ReadBackError(BackfillError):
     """Raised when a table read back after a release is not what the release said."""
 

@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
 from backfill_assets.core.days import format_days
-from backfill_assets.core.errors import BackfillError, PreconditionError, ReadBackError, StorageError
+from backfill_assets.core.errors import BackfillError, LayoutError, PreconditionError, ReadBackError, StorageError
 from backfill_assets.core.release import SHADOW, DataFile, Manifest, ReleaseKind
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.opening import error_text, table_at
@@ -392,7 +392,7 @@ def in_doubt(manifest: Manifest) -> Iterator[None]:
     """After a commit was tried, report an unreadable log as `ReadBackError`, not as a failed commit."""
     try:
         yield
-    except (DeltaError, OSError, PreconditionError, StorageError) as error:
+    except (DeltaError, OSError, LayoutError, PreconditionError, StorageError) as error:
         raise ReadBackError(
             f"release {manifest.release}: it may be committed, but its table cannot be read now ({error}); "
             "fix that, and run: backfill reconcile"

@@ -1,4 +1,4 @@
-"""Makes files of shadows and logs durable, sets them aside and checks them."""
+"""Makes files of shadows and logs durable, sets them aside, checks and deletes them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from urllib.parse import unquote
 
 from backfill_assets.core.errors import PreconditionError, StorageError
-from backfill_assets.core.release import DataFile
-from backfill_assets.delta.opening import LOG, actions, commits, newest_commit
+from backfill_assets.core.release import SHADOW, DataFile
+from backfill_assets.delta.opening import LOG, actions, commit_name, commits, newest_commit
 from backfill_assets.delta.reading import plain_path, shadow_log_folder
-from backfill_assets.storage.location import Location, Sync, move_into, parents_up_to, sync
+from backfill_assets.storage.location import Location, Sync, move_into, parents_up_to, remove_all, sync
 
 _CHECKPOINTS = "[0-9]*.checkpoint*"
 _LAST_CHECKPOINT = "_last_checkpoint"
@@ -199,3 +199,27 @@ def lost(root: Location, sizes: Mapping[str, int]) -> frozenset[str]:
         PreconditionError: a path is not a plain one below `root`.
     """
     return root.altered({plain_path(path): size for path, size in sizes.items()}, _PARQUET)
+
+
+def delete(root: Location, paths: Iterable[str]) -> None:
+    """Delete files below `_shadow/` of a table; see `PublishedTable.delete`."""
+    files = [_deletable(root, path) for path in sorted(paths)]
+    logs = {file.parent for file in files if file.parent.name == LOG}
+    # Spark creates folders in a log that always stay empty.
+    folders = {path for log in logs for path in log.fitting("*")}
+    top = root / SHADOW
+    folders |= {folder for file in files for folder in parents_up_to(file, top) if folder != top}
+    # The logs go first, and of each its first commit: a half-deleted folder must not look like a table.
+    ranks = {file: 2 if file.parent not in logs else int(file.name != commit_name(0)) for file in files}
+    for turn in range(3):
+        remove_all(root, [file for file in files if ranks[file] == turn])
+    remove_all(root, (), folders)
+
+
+def _deletable(root: Location, path: str) -> Location:
+    parts = path.split("/")
+    if len(parts) < 2 or parts[0] != SHADOW or {"", ".", ".."} & set(parts):  # noqa: PLR2004  # a file in it
+        raise PreconditionError(f"{path!r} is not a file below {SHADOW}/; only such files may be deleted")
+    if root.below(path) != root / path:
+        raise PreconditionError(f"{path!r} goes through a link; only files below {SHADOW}/ itself may be deleted")
+    return root / path

@@ -29,7 +29,7 @@ from backfill_assets.delta.commit import Types, in_doubt, refused, write
 from backfill_assets.delta.opening import error_text
 from backfill_assets.delta.reading import SCHEMA_COMMIT, FilesByDay, active_files, commits_of, shadow_files
 from backfill_assets.storage.layout import Layout
-from backfill_assets.storage.location import Location, Sync, overlap, parents_up_to, remove_all, sync
+from backfill_assets.storage.location import Location, Sync, overlap, sync
 from backfill_assets.system import Clock
 
 _CHECKPOINTS: Final = {"delta.checkpointInterval": "10"}
@@ -45,20 +45,24 @@ class PublishedTable:
         self._clock = clock
         self._sync = sync
         self._last: tuple[tuple[object, ...], FilesByDay] | None = None
-        self._home: Location | None = None
+        self._looked: Location | None = None
 
     @property
     def _root(self) -> Location:
-        # Until there is one in the warehouse, a table may be adopted, or given back, while this process runs.
-        root = self._home or self._layout.published_path(self._dataset.name)
-        if self._home is None and overlap(root, self._layout.warehouse.resolved()) and opening.is_table(root):
-            self._home = root
+        return self._looked or self._look()
+
+    def _look(self) -> Location:
+        """Where the table is now: it may be adopted, or given back, while this process runs."""
+        root = self._layout.published_path(self._dataset.name)
+        # In a bucket, each look is a request; while a table lies in the warehouse, none is adopted under its name.
+        kept = root.storage_options is not None and overlap(root, self._layout.warehouse) and opening.is_table(root)
+        self._looked = root if kept else None
         return root
 
     @property
     def adopted(self) -> bool:
         """Whether it was there before this project, and stays where it was."""
-        return self._home is None and self._layout.is_adopted(self._dataset.name)
+        return self._layout.is_adopted(self._dataset.name)
 
     @property
     def keep_for(self) -> dt.timedelta:
@@ -130,6 +134,7 @@ class PublishedTable:
                 column or rule, expected, found.
             StorageError: the disk does not confirm the commit.
         """
+        self._look()
         declared = commit.declared_types(self._dataset)
         self._require_shadow(shadow_folder, declared)
         with opening.reached(self._root):
@@ -169,12 +174,14 @@ class PublishedTable:
             PreconditionError: a precondition fails; says what was expected and what was found.
             ReadBackError: after the commit, the table does not match the manifest or cannot be read or confirmed.
         """
+        # Known before: a place that cannot be looked up after the commit must not make it look like a failed one.
+        root = self._look()
         if (known := self.committed(manifest.release)) is not None:
             # The process that committed it may have died before the sync.
-            self._keep(manifest, known - 1)
+            self._keep(root, manifest, known - 1)
             return known
         if not self.exists():
-            raise PreconditionError(f"release {manifest.release}: there is no table at {self._root}; prepare it first")
+            raise PreconditionError(f"release {manifest.release}: there is no table at {root}; prepare it first")
         with opening.reached(self._root):
             table = self._open()
             before = self._files_of(table)
@@ -187,14 +194,15 @@ class PublishedTable:
                 known = self.committed(manifest.release)
             if known is None:
                 self._require_version(self.version(), base_version)
-                raise refused(manifest, self._root, error) from error
-        self._keep(manifest, base_version)
+                raise refused(manifest, root, error) from error
+        self._keep(root, manifest, base_version)
         with in_doubt(manifest):
             self._read_back(manifest, base_version + 1, before)
         return base_version + 1
 
     def verify(self, manifest: Manifest, base_version: int) -> None:
         """Refuse a manifest that `commit` would refuse, with the same errors; commits nothing."""
+        self._look()
         with opening.reached(self._root):
             table = self._open()
             self._verify(manifest, table, self._files_of(table), base_version)
@@ -286,25 +294,7 @@ class PublishedTable:
         Raises:
             PreconditionError: a path is elsewhere or goes through a link; then nothing is deleted.
         """
-        files = [self._deletable(path) for path in sorted(paths)]
-        logs = {file.parent for file in files if file.parent.name == opening.LOG}
-        # Spark creates folders in a log that always stay empty.
-        folders = {path for log in logs for path in log.fitting("*")}
-        top = self._root / SHADOW
-        folders |= {folder for file in files for folder in parents_up_to(file, top) if folder != top}
-        # The logs go first, and of each its first commit: a half-deleted folder must not look like a table.
-        ranks = {file: 2 if file.parent not in logs else int(file.name != opening.commit_name(0)) for file in files}
-        for turn in range(3):
-            remove_all(self._root, [file for file in files if ranks[file] == turn])
-        remove_all(self._root, (), folders)
-
-    def _deletable(self, path: str) -> Location:
-        parts = path.split("/")
-        if len(parts) < 2 or parts[0] != SHADOW or {"", ".", ".."} & set(parts):  # noqa: PLR2004  # a file in it
-            raise PreconditionError(f"{path!r} is not a file below {SHADOW}/; only such files may be deleted")
-        if self._root.below(path) != self._root / path:
-            raise PreconditionError(f"{path!r} goes through a link; only files below {SHADOW}/ itself may be deleted")
-        return self._root / path
+        shadows.delete(self._root, paths)
 
     def _files_of(self, table: DeltaTable) -> FilesByDay:
         # A version never changes, except by a restored backup: it may have other files, and another commit file.
@@ -378,14 +368,14 @@ class PublishedTable:
             raise PreconditionError(f"shadow {folder}: expected its log, found none; build these days again")
         self._require_shadow(folder, published)
 
-    def _keep(self, manifest: Manifest, base_version: int) -> None:
+    def _keep(self, root: Location, manifest: Manifest, base_version: int) -> None:
         # The ledger will record the commit: a power cut must not lose it while the ledger survives.
         try:
-            shadows.sync_commits(self._root, base_version, self._sync)
+            shadows.sync_commits(root, base_version, self._sync)
         except StorageError as error:
             raise ReadBackError(
                 f"release {manifest.release}: it is committed, but the disk does not confirm it ({error.__cause__}); "
-                f"check the disk of {self._root}, and run: backfill reconcile"
+                f"check the disk of {root}, and run: backfill reconcile"
             ) from error
 
     def _read_back(self, manifest: Manifest, version: int, before: FilesByDay) -> None:

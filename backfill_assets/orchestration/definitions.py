@@ -12,7 +12,7 @@ from dagster_deltalake.config import ClientConfig
 from dagster_pyspark import LazyPySparkResource
 
 from backfill_assets.application import Application
-from backfill_assets.core.errors import SettingsError
+from backfill_assets.core.errors import SettingsError, StorageError
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.environment import require_one_environment, require_state_of
 from backfill_assets.orchestration.assets import pipeline_assets, published_asset
@@ -56,7 +56,11 @@ def warm_spark(application: Application) -> LazyPySparkResource:
 
 def published_table(application: Application, dataset: str) -> DeltaTableResource:
     """The published table of a dataset through delta-rs; it must have been released once before it can be loaded."""
-    place = application.layout.published_path(dataset)
+    try:
+        place = application.layout.leads_to(dataset)
+    except StorageError:
+        # A store that does not answer now must not keep all datasets from being loaded.
+        place = application.layout.link(dataset)
     options = place.storage_options
     if options is None:
         return DeltaTableResource(url=str(place), storage_options=LocalConfig())

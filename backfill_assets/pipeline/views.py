@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from backfill_assets.core.errors import DatasetError, LayoutError
+from backfill_assets.core.errors import DatasetError, LayoutError, StorageError
 from backfill_assets.core.measured import Figures
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.dataset.loaded import LoadedDataset
@@ -53,9 +53,12 @@ def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout:
     if is_table(releases):
         _ensure(spark, DATA_RELEASES, f"SELECT * FROM delta.{quoted(releases.for_spark)}")
     for loaded in datasets:
-        # An adopted table that is out of reach must not stop the others.
-        if not layout.is_reachable(loaded.name) or not is_table(path := layout.published_path(loaded.name)):
-            continue
+        try:
+            path = layout.published_path(loaded.name)
+            if not is_table(path):
+                continue
+        except (LayoutError, StorageError):
+            continue  # an adopted table that is out of reach must not stop the others
         there = read_table(spark, path).columns
         columns = ", ".join(quoted(name) for name in loaded.dataset.columns if name in there)
         _ensure(spark, loaded.name, f"SELECT {columns} FROM delta.{quoted(path.for_spark)}")

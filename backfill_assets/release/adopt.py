@@ -103,6 +103,7 @@ class Adoption(OnWarehouse):
 
         Raises:
             DatasetError: the dataset is not loaded.
+            ArgumentError: it is adopted already.
             PreconditionError: releases cannot be committed to this table, or the dataset had another one.
             SourceError: it is the source of the dataset.
             LayoutError: the dataset has another table, the table has another owner, or it cannot be reached from the warehouse.
@@ -112,6 +113,8 @@ class Adoption(OnWarehouse):
         require_another_table(self.datasets[name], self.layout, table)
         require_free(self.layout, name, table)
         known = self._finalized(name)
+        if self.tables[name].adopted:
+            self._require_no_baseline(name)
         if known and not _has_baseline(known) and not self.tables[name].exists():
             raise PreconditionError(
                 f"{name} has releases of another table, the newest is {known[0].manifest.release}, and they would count for "
@@ -123,7 +126,6 @@ class Adoption(OnWarehouse):
         """Make a Delta table the published table of a dataset, where it is; continues what a crash interrupted.
 
         Raises:
-            ArgumentError: it is adopted already.
             TableMovedError: its former writer is still at work.
             StorageError: the store of the table does not keep two writers apart.
             Others: as `look`; nothing was written then.
@@ -135,10 +137,7 @@ class Adoption(OnWarehouse):
             take(self.layout, name, table)
         self.checkpoint("take")
         with self._settled(name):
-            if _has_baseline(self._finalized(name)):
-                raise ArgumentError(
-                    f"{name} is adopted already; to accept what another writer did to its table: backfill adopt {name} --again"
-                )
+            self._require_no_baseline(name)
             self.tables[name].keep_long_enough()
             done = self._baseline(name, reason)
         self.after((done.release,))
@@ -183,12 +182,13 @@ class Adoption(OnWarehouse):
         """
         require_tables(self.tables, (name,))
         self._require_adopted(name)
-        with self._settled(name) if self.layout.is_reachable(name) else publish_locks(self.ledger, (name,), self.wait):
+        reachable = self.layout.is_reachable(name)
+        with self._settled(name) if reachable else publish_locks(self.ledger, (name,), self.wait):
             if needs := self.needs_of(name):
                 raise PreconditionError(f"{name} cannot be given back yet: {'; '.join(needs)}; {LAST_SWEEP}")
             self.ledger.returned(name)
             self.checkpoint("returned")
-            return give_back(self.layout, name)
+            return give_back(self.layout, name, reachable=reachable)
 
     def needs_of(self, name: str) -> tuple[str, ...]:
         """What still needs an adopted table, each with its remedy: releases cannot be undone after it is given back.
@@ -227,6 +227,12 @@ class Adoption(OnWarehouse):
     def _require_adopted(self, name: str) -> None:
         if not self.tables[name].adopted:
             raise ArgumentError(f"the table of {name} is not adopted; adopt one: backfill adopt {name} --from PATH")
+
+    def _require_no_baseline(self, name: str) -> None:
+        if _has_baseline(self._finalized(name)):
+            raise ArgumentError(
+                f"{name} is adopted already; to accept what another writer did to its table: backfill adopt {name} --again"
+            )
 
     def _baseline(self, name: str, reason: str) -> Adopted:
         table = self.tables[name]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from backfill_assets.core.errors import BackfillError, LayoutError, LedgerError, PreconditionError
+from backfill_assets.core.errors import BackfillError, LayoutError, LedgerError, PreconditionError, StorageError
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.dataset.consistency import DATA_RELEASES
@@ -143,7 +143,7 @@ class Reconcile(OnWarehouse):
     def _in_log(self, manifest: Manifest) -> bool:
         try:
             return self.tables[manifest.dataset].committed(manifest.release) is not None
-        except (LayoutError, PreconditionError):
+        except (LayoutError, PreconditionError, StorageError):
             return False  # the doctor reports an unreadable log; it must not stop the repair of other tables
 
     def _settled_groups(self, groups: Sequence[Sequence[Manifest]], wait: dt.timedelta) -> tuple[Settlement, ...]:

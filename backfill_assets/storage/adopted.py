@@ -48,14 +48,14 @@ def take(layout: Layout, dataset: str, table: Location) -> None:
 
     Raises:
         LayoutError: as `require_free`, or the place of the table cannot be written to.
-        StorageError: the store of the table does not keep two writers apart.
+        StorageError: the store of the table does not keep two writers apart, or cannot be written to.
     """
     require_free(layout, dataset, table)
     link, target = layout.link(dataset), table.resolved()
     mark = target / OWNER
+    if target.storage_options is not None and not mark.is_there():
+        require_one_winner(target)
     try:
-        if target.storage_options is not None and not mark.is_there():
-            require_one_winner(target)
         with suppress(FileExistsError):
             mark.create(layout.mark(dataset))
     except StorageError as error:
@@ -64,24 +64,30 @@ def take(layout: Layout, dataset: str, table: Location) -> None:
     link.parent.make_folder()
     with suppress(FileExistsError):
         link.link_to(target)
+    if link.target() != target:
+        raise LayoutError(f"{link} has other files by now; remove them, and adopt {target} again")
     link.parent.sync()
 
 
-def give_back(layout: Layout, dataset: str) -> Location:
+def give_back(layout: Layout, dataset: str, *, reachable: bool) -> Location:
     """Remove the mark and the link, and put the manifests aside; returns the table's folder. Is safe to repeat.
 
+    A table that is not `reachable` is gone, or somebody else's by now: only the link is removed.
+
     Raises:
-        LayoutError: the table of the dataset is not adopted.
+        LayoutError: the table of the dataset is not adopted, or is gone by now.
+        StorageError: the store refuses, or does not answer.
     """
     link = layout.link(dataset)
     target = link.target()
     if target is None:
         raise LayoutError(f"the published table of {dataset} was not adopted; there is nothing to give back")
-    if layout.is_reachable(dataset):  # else it is gone, or somebody else's by now
+    if reachable:
+        folder = layout.published_path(dataset)
         # The next owner must not take these releases for its own.
-        move_into(target / _RETURNED, sorted((target / RELEASES).fitting("*")), sync)
-        (target / RELEASES).remove_folder()
-        (target / OWNER).remove()
+        move_into(folder / _RETURNED, sorted((folder / RELEASES).fitting("*")), sync)
+        (folder / RELEASES).remove_folder()
+        (folder / OWNER).remove()
     link.remove()
     link.parent.sync()
     return target

@@ -17,9 +17,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal, Self, TypeVar, cast
 
 import obstore
-from obstore.exceptions import (
-    AlreadyExistsError,
-)
+from obstore.exceptions import AlreadyExistsError
 
 from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.errors import LayoutError
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 16  # requests in flight to a store: more do not make it answer faster
 _SHOWN: Final = 200
 _LINK: Final = "link"
+_LONGEST_LINK: Final = 4096
+"""Bytes; a key has at most 1,024."""
 
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
@@ -87,15 +87,15 @@ class InBucket(Location):
 
     def target(self) -> Self | None:
         try:
-            known = json.loads(self._bytes())
+            with asking(self):
+                found = obstore.get(self.bucket.store, self.key)
+                known = json.loads(bytes(found.bytes())) if found.meta["size"] <= _LONGEST_LINK else None
         except (FileNotFoundError, ValueError):
             return None
         if not isinstance(known, dict) or list(known) != [_LINK]:
             return None
         name, _, key = str(known[_LINK]).removeprefix("s3://").partition("/")
-        if name not in self.bucket.beside:
-            self.bucket.beside[name] = reached(name)
-        return type(self)(self.bucket.beside[name], key)
+        return type(self)(self.bucket.beside(name), key)
 
     def link_to(self, target: Location) -> None:
         """An object that names the place: stores have no links, and only `target` follows this one."""
@@ -132,7 +132,7 @@ class InBucket(Location):
                 yield replace(place, seen=_state(one))
 
     def files(self, home: Location, *, without: str = "", links: bool = False) -> Iterator[StoredFile]:
-        del links  # there are none
+        del links  # as a file, a link is one like others
         left_out = f"{self.key}/{without}/"
         for place, file in self._below():
             if not without or not place.key.startswith(left_out):

@@ -62,7 +62,8 @@ class OnDisk(Location):
         return type(self)(self.path.resolve())
 
     def target(self) -> Self | None:
-        return self.resolved() if self.path.is_symlink() else None
+        # `resolve` raises RuntimeError for a loop of links.
+        return type(self)(Path(os.path.realpath(self.path))) if self.path.is_symlink() else None
 
     def link_to(self, target: Location) -> None:
         self.path.symlink_to(path_of(target))

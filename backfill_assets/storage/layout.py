@@ -16,7 +16,7 @@ from typing import Final
 import psutil
 
 from backfill_assets.core.canonical import canonical_json
-from backfill_assets.core.errors import LayoutError, PreconditionError, StorageError
+from backfill_assets.core.errors import LayoutError, NoBucketError, PreconditionError, StorageError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import StoredFile
 from backfill_assets.core.text import checked_name
@@ -63,6 +63,7 @@ class Layout:
 
         Raises:
             LayoutError: an adopted table is gone, or it belongs to another warehouse.
+            StorageError: the store refuses to say where it is, or does not answer.
         """
         target = self.link(dataset).target()
         return self._table(Layer.published, dataset) if target is None else self._adopted(dataset, target)
@@ -77,7 +78,11 @@ class Layout:
         return link.target() or link.resolved()
 
     def is_reachable(self, dataset: str) -> bool:
-        """Whether the folder of the published table is there and belongs to this warehouse; a new table has none yet."""
+        """Whether the folder of the published table is there and belongs to this warehouse; a new table has none yet.
+
+        Raises:
+            StorageError: the store refuses to say so, or does not answer.
+        """
         try:
             self.published_path(dataset)
         except LayoutError:
@@ -121,14 +126,15 @@ class Layout:
 
     def published_tables(self, inside: str) -> Iterator[tuple[str, Location]]:
         """Name and folder of every published table, by name, that has a folder `inside`; none that is out of reach."""
-        for entry in sorted((self.warehouse / Layer.published).listed()):
+        # In a bucket, a link and files below it may have one name.
+        for entry in sorted(set((self.warehouse / Layer.published).listed())):
             target = entry.target()
             try:
                 found = ((target or entry) / inside).is_folder()
-            except StorageError:
+            except (OSError, StorageError):
                 if target is None:
                     raise
-                continue  # one adopted table in a bucket that refuses access must not hide all others
+                continue  # one adopted table that refuses access must not hide all others
             if found:
                 yield entry.name, target or entry
 
@@ -173,7 +179,7 @@ class Layout:
         link = self.link(dataset)
         try:
             found = (target / OWNER).text()
-        except (OSError, StorageError) as error:
+        except (OSError, NoBucketError) as error:
             reason = "not found" if isinstance(error, FileNotFoundError) else error
             raise LayoutError(
                 f"{link} leads to {target}, which has no readable {OWNER} ({reason}): mount the folder, give this user access, or "

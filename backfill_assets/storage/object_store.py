@@ -11,7 +11,7 @@ from typing import Final
 from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 from obstore.store import S3Store
 
-from backfill_assets.core.errors import StorageError
+from backfill_assets.core.errors import NoBucketError, StorageError
 
 _REGION: Final = "us-east-1"  # where S3-compatible stores without regions say they are
 _ADDRESSES: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT")
@@ -27,8 +27,13 @@ class Bucket:
     url: str
     store: S3Store = field(compare=False)
     options: Mapping[str, str] = field(default_factory=dict, compare=False)
-    beside: dict[str, Bucket] = field(default_factory=dict, compare=False, repr=False)
-    """Others of the same store, by their names, that links led to."""
+    _beside: dict[str, Bucket] = field(default_factory=dict, compare=False, repr=False)
+
+    def beside(self, name: str) -> Bucket:
+        """Another bucket of the same store, reached with the same settings; each is opened once."""
+        if name not in self._beside:
+            self._beside[name] = reached(name, self.options)
+        return self._beside[name]
 
 
 def reached(name: str, environ: Mapping[str, str] = os.environ) -> Bucket:
@@ -58,7 +63,8 @@ def asking(place: object) -> Iterator[None]:
     Raises:
         FileNotFoundError: there is no such object.
         OSError: it was replaced while it was read.
-        StorageError: the store refuses, does not answer, or has no such bucket.
+        NoBucketError: there is no such bucket.
+        StorageError: the store refuses, or does not answer.
     """
     try:
         yield
@@ -67,7 +73,7 @@ def asking(place: object) -> Iterator[None]:
     except (BaseError, FileNotFoundError, NotImplementedError) as error:
         said = str(error)
         if "NoSuchBucket" in said:
-            raise StorageError(
+            raise NoBucketError(
                 f"{place}: there is no such bucket; create it, or correct its name and AWS_ENDPOINT_URL"
             ) from error
         if isinstance(error, FileNotFoundError):

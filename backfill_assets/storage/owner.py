@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 
 from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.errors import LayoutError, StorageError
+from backfill_assets.core.layers import Layer
 from backfill_assets.storage.layout import RELEASES, Layout
 from backfill_assets.storage.location import Location, remove_all
 
@@ -93,8 +94,7 @@ def take_warehouse(layout: Layout, ledger: str, name: str, knows_releases: Calla
     warehouse = layout.warehouse
     found = _owner(warehouse)
     if found is None:
-        has_releases = next(layout.published_tables(RELEASES), None) is not None
-        if has_releases and not knows_releases():
+        if _has_releases(warehouse) and not knows_releases():
             raise LayoutError(
                 f"{warehouse} has releases, and {name} knows none: if another ledger has them, name it in "
                 "BACKFILL_ASSETS_LEDGER_URL; if that one is lost or was moved: backfill reconcile"
@@ -106,6 +106,12 @@ def take_warehouse(layout: Layout, ledger: str, name: str, knows_releases: Calla
             (warehouse / OWNER_FILE).create(owner_mark(ledger, name))
         found = _owner(warehouse) or ""
     _compare(warehouse, found, ledger, name)
+
+
+def _has_releases(warehouse: Location) -> bool:
+    """Whether any table was released to; an adopted one was, also if it is out of reach."""
+    tables = (warehouse / Layer.published).listed()
+    return any(table.target() is not None or (table / RELEASES).is_folder() for table in tables)
 
 
 def require_one_winner(warehouse: Location) -> None:

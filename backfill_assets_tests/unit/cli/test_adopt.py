@@ -170,10 +170,11 @@ def test_a_table_in_a_bucket_is_adopted_into_a_warehouse_in_a_bucket(
             monkeypatch.setenv(name, value)
         shutil.copytree(lake, table := tmp_path / "store" / "old" / "team" / "orders")
         shutil.copytree(lake, table.with_name("other"))
-        run("adopt", "orders", "--from", "s3://old/team/orders", "--key", "order_id")
         with pytest.raises(LayoutError, match=r"both lie in folders, or both in buckets of one store"):
-            run("adopt", "orders", "--from", "s3://old/team/orders")
+            run("adopt", "orders", "--from", "s3://old/team/orders", "--key", "order_id")
+        assert list((tmp_path / "datasets").iterdir()) == []
         monkeypatch.setenv("BACKFILL_ASSETS_WAREHOUSE", f"{store.url}/warehouse")
+        run("adopt", "orders", "--from", "s3://old/team/orders", "--key", "order_id")
         with pytest.raises(LayoutError, match=r"both lie in folders, or both in buckets of one store"):
             run("adopt", "orders", "--from", str(lake))
         run("adopt", "orders", "--from", "s3://old/team/orders", "--drained")
@@ -182,6 +183,11 @@ def test_a_table_in_a_bucket_is_adopted_into_a_warehouse_in_a_bucket(
         with pytest.raises(LayoutError, match="has a published table, s3://old/team/orders"):
             run("adopt", "orders", "--from", "s3://old/team/other")
         assert run("doctor").exit_code == 0
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("BACKFILL_ASSETS_STATE", str(tmp_path / ".other"))
+            elsewhere.setenv("BACKFILL_ASSETS_WAREHOUSE", f"{store.url}/other")
+            with pytest.raises(LayoutError, match=r"is adopted already, as .*one table has one owner"):
+                run("adopt", "orders", "--from", "s3://old/team/orders", "--drained")
         shutil.move(tmp_path / "store" / "old", tmp_path / "store" / "gone")
         assert "orders: left alone: " in " ".join((swept := run("sweep")).output.split())
         assert swept.exit_code == 1

@@ -8,14 +8,17 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from deltalake import write_deltalake
 
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.doctor.findings import RepairKind
+from backfill_assets.release.adopt import Adoption
 from backfill_assets_tests.harness.bad_network import OF_A_GOOD_STORE, BadNetwork, Fault, Rule, bad_network
-from backfill_assets_tests.harness.objects import BUCKET, ROOT_VARIABLE, ObjectStore, object_store
+from backfill_assets_tests.harness.objects import BUCKET, ROOT_VARIABLE, ObjectStore, object_store, place_at
+from backfill_assets_tests.harness.tables import rows_of
 from backfill_assets_tests.harness.world import World, repaired
 from backfill_assets_tests.observed import Observed
-from backfill_assets_tests.unit.faults.kit import COMMANDS, NEW, assert_one_command_finishes_it, ready, say
+from backfill_assets_tests.unit.faults.kit import COMMANDS, DAYS, NEW, assert_one_command_finishes_it, ready, say
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 _CASES = itertools.count()
@@ -80,6 +83,37 @@ def test_a_request_goes_wrong(
     assert hit
     observed.injected(f"a {command}, {what}: {fault}")
     observed.found(answer, *assert_one_command_finishes_it(remote, command, unit))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_store_refuses_from_some_look_at_the_place_of_an_adopted_table_on(
+    store: ObjectStore, network: BadNetwork, observed: Observed, command: str
+) -> None:
+    """A release that is committed must not count as a failed one because nobody can look up where its table is.
+
+    Every sixth look, because there are some forty.
+    """
+    refused = 0
+    for number in itertools.count(step=6):
+        folder = store.folder / BUCKET / f"case{next(_CASES)}"
+        lake = folder / "lake" / "sales"
+        write_deltalake(lake, rows_of({DAYS[0]: [5]}).select(["id", "day", "amount"]), partition_by=["day"])
+        world = World(folder)
+        Adoption(world.warehouse()).adopt("sales", place_at(lake), "ours now")
+        unit = ready(world, command)
+        expired = Rule(Fault.expired, "GET", r"_backfill_assets\.json", skipped=number, for_good=True)
+        answer, hit = said(network, world, command, unit, expired)
+        if hit:
+            refused += answer != "it went through"
+            assert_one_command_finishes_it(world, command, unit)
+        world.close()
+        if not hit:
+            break
+    assert refused
+    observed.injected(
+        f"the credentials expire at every sixth look at the place of an adopted table, while a {command} is made"
+    )
+    observed.found(f"{refused} were refused and said again")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -23,7 +23,17 @@ from backfill_assets.core.errors import LayoutError, StorageError
 from backfill_assets.delta.opening import is_table, table_at
 from backfill_assets.storage.bucket import bucket_of
 from backfill_assets.storage.disk import OnDisk
-from backfill_assets.storage.location import CHUNK, Copied, Location, move_into, parents_up_to, remove_all, sync
+from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import (
+    CHUNK,
+    Copied,
+    Location,
+    move_into,
+    overlap,
+    parents_up_to,
+    remove_all,
+    sync,
+)
 from backfill_assets.system import SystemClock
 from backfill_assets_tests.harness.objects import ObjectStore
 from backfill_assets_tests.harness.tables import day, rows_of
@@ -114,6 +124,24 @@ def test_a_link_leads_to_another_place_until_it_is_removed(home: Location) -> No
     assert (link.target(), (target / "a").text()) == (None, "rows")
     link.link_to(home / "elsewhere")
     assert link.target() == home / "elsewhere"
+
+
+def test_places_overlap_if_one_is_in_the_other_and_not_if_only_their_names_begin_alike(home: Location) -> None:
+    a, b = home / "a", home / "ab"
+    assert [overlap(one, other) for one, other in ((a, b), (b, a), (a / "x", b), (a, a), (a, a / "x"), (a / "x/y", a))] == [
+        False, False, False, True, True, True,
+    ]  # fmt: skip
+    top = OnDisk(Path("/")) if isinstance(home, OnDisk) else bucket_of("s3://lake")
+    assert (overlap(top, top / "a"), overlap(top / "a", top)) == (True, True)
+    assert not overlap(bucket_of("s3://lake/a"), bucket_of("s3://lakes/a"))
+
+
+def test_a_loop_of_links_leads_nowhere_and_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "warehouse" / "published").mkdir(parents=True)
+    (loop := tmp_path / "warehouse" / "published" / "loop").symlink_to(loop)
+    write_deltalake(tmp_path / "warehouse" / "published" / "sales", rows_of({day(0): [1]}))
+    layout = Layout(OnDisk(tmp_path / "warehouse"), OnDisk(tmp_path))
+    assert [name for name, _ in layout.published_tables("_delta_log")] == ["sales"]
 
 
 def test_a_link_of_a_bucket_leads_to_another_bucket_and_not_to_a_folder(store: ObjectStore, tmp_path: Path) -> None:

@@ -301,6 +301,12 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "Readers see the release; the doctor finds the shadow and seals it.",
             _of(_STORE, "a_seal_that_is_cut_off_is_found_and_repaired"),
         ),
+        Fault(
+            "the credentials expire at a look at the place of an adopted table in a bucket, while it is released to or rolled back",
+            "Readers see the old state or the new one; a commit that was made does not count as a failed one, and the same command "
+            "finishes it.",
+            _of(_STORE, "the_store_refuses_from_some_look_at_the_place_of_an_adopted_table_on"),
+        ),
     ),
     "Sources": (
         Fault(

@@ -70,7 +70,7 @@ class Homes(Mapping[str, Path]):
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self._layout = layout(folder)
-        self._names = names
+        self._names = list(names)
 
     def __getitem__(self, name: str) -> Path:
         return folder_of(self._layout.leads_to(name))
@@ -80,6 +80,10 @@ class Homes(Mapping[str, Path]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def add(self, name: str) -> None:
+        """Another dataset, which the world got later."""
+        self._names.append(name)
 
 
 class World:

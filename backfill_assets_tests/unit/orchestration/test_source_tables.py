@@ -77,10 +77,8 @@ def test_status_names_days_that_moved_and_days_that_are_gone_and_the_doctor_find
     KnownDeliveries(application.warehouse, reader).of("events", DAYS)
     world = house.world
     world.datasets["events"], world.basis = application.dataset("events"), application.basis
-    world.tables["events"], world.homes["events"] = (
-        application.tables["events"],
-        path_of(application.layout.published_path("events")),
-    )
+    world.tables["events"] = application.tables["events"]
+    world.homes.add("events")
     world.released({d: [1] for d in DAYS}, "events")
     DeltaTable(home).delete(f"day = '{D1}'")
     write_deltalake(home, pa.table({"day": pa.array([D2], pa.date32()), "id": [9]}), mode="append")

@@ -23,6 +23,7 @@ from backfill_assets.project.scaffold import Scaffold
 from backfill_assets.release.adopt import LAST_SWEEP
 from backfill_assets.settings import place_of
 from backfill_assets.storage.adopted import require_free
+from backfill_assets.storage.layout import OWNER
 from backfill_assets.storage.location import Location
 
 Name = Annotated[str, typer.Argument(help="The name of the dataset.")]
@@ -91,7 +92,12 @@ def unadopt(name: Name, dry_run: DryRun = False) -> None:
         finish(Result([*refused, f"nothing was changed; {LAST_SWEEP}"], failed=bool(refused)))
         return
     folder = application.adoption.give_back(name)
-    say(f"{folder} is a plain Delta table again; other writers may write there. Keep its folder _shadow: it has rows")
+    if folder is None:
+        say(f"nothing led to the table of {name} any more; its releases no longer count, and it still has its {OWNER}")
+    else:
+        say(
+            f"{folder} is a plain Delta table again; other writers may write there. Keep its folder _shadow: it has rows"
+        )
     say(
         f"next: remove {shown_path(application.datasets[name].folder)}, and restart Dagster; otherwise the next launch of {name} "
         "publishes to a new table in the warehouse"

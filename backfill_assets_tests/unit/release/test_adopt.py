@@ -504,6 +504,44 @@ def test_a_table_of_a_campaign_that_was_rolled_back_is_given_back(campaigns: Wor
     assert adoption(campaigns).give_back("sales") == place_at(lake)
 
 
+def lose_the_link(world: World) -> None:
+    layout(world.folder).link("sales").remove()
+
+
+def test_an_adopted_table_to_which_nothing_leads_is_not_taken_for_one_that_was_never_released(
+    world: World, lake: Path, tmp_path: Path
+) -> None:
+    done = adopted(world, lake)
+    release = world.released({day(0): [7]})
+    unit = unreleased(world, {day(1): [8]})
+    lose_the_link(world)
+    gone = rf"sales is gone, and it led to the adopted table of sales \(baseline {done.release}: we take it over\)"
+    for refused in (lambda: world.publisher().release(unit), lambda: adoption(world).require_adopted_tables(["sales"])):
+        with pytest.raises(LayoutError, match=gone):
+            refused()
+    other = tmp_path / "lake" / "copy"
+    write(other, {day(0): [1]})
+    with pytest.raises(PreconditionError, match=rf"does not have its newest release, {release}"):
+        adoption(world).adopt("sales", place_at(other), "")
+    assert not (other / OWNER).exists()
+    version = DeltaTable(lake).version()
+    assert adopted(world, lake) == done
+    assert DeltaTable(lake).version() == version
+    world.publisher().release(unit)
+    assert content(lake) == {day(0): [7], day(1): [8], day(2): [1]}
+    assert findings(world) == []
+
+
+def test_an_adopted_table_that_is_lost_with_its_link_is_given_up(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    lose_the_link(world)
+    shutil.rmtree(lake)
+    assert adoption(world).give_back("sales") is None
+    world.released({day(0): [9]})
+    assert world.content() == {day(0): [9]}
+    assert findings(world) == []
+
+
 def test_only_an_adopted_table_is_accepted_or_given_back(world: World) -> None:
     world.released({day(0): [1]})
     for act in (lambda: adoption(world).accept("sales", "x"), lambda: adoption(world).give_back("sales")):

@@ -28,13 +28,13 @@ def require_free(layout: Layout, dataset: str, table: Location) -> None:
     in_bucket = home.storage_options is not None
     if in_bucket is (target.storage_options is None):
         raise LayoutError(
-            f"{target} cannot be adopted into the warehouse {home}: both lie in folders, or both in buckets of one store; name "
-            "another warehouse (BACKFILL_ASSETS_WAREHOUSE), or copy the table"
+            f"{target} cannot be adopted into the warehouse {home}: a warehouse in a folder adopts tables in folders, and one in a "
+            "bucket tables in buckets of its store; name another warehouse (BACKFILL_ASSETS_WAREHOUSE), or copy the table"
         )
     if overlap(home, target):
         raise LayoutError(f"{target}: a table in the warehouse, or around it, cannot be adopted; move it out first")
     known = link.target()
-    if known not in (None, target) or (known is None and (link.is_folder() or link.is_there())):
+    if known not in (None, target) or (known is None and link.exists()):
         raise LayoutError(f"{dataset} has a published table, {known or link}; adopt {target} under another name")
     if not in_bucket and (reason := refused_mount(path_of(target), mounts_here())):
         raise LayoutError(f"{target} cannot be adopted; {reason}")
@@ -110,7 +110,7 @@ def _require_no_owner(target: Location) -> None:
     """Refuse a table without a mark that another warehouse created, or a folder in which a sweep would delete files of others."""
     shadow = SHADOW if not (target / _RETURNED).is_folder() else ""
     for name in filter(None, (RELEASES, shadow)):
-        if (target / name).is_folder() or (target / name).is_there():
+        if (target / name).exists():
             raise LayoutError(
                 f"{target} has a folder {name}: it is the published table of another warehouse, and one table has one owner. If "
                 f"that warehouse is no longer used, rename {RELEASES} to {_RETURNED}; a folder {SHADOW} of somebody else needs "

@@ -126,6 +126,10 @@ class Location(ABC):
     def is_folder(self) -> bool:
         """Whether there is a folder; in a bucket it has at least one file below it."""
 
+    def exists(self) -> bool:
+        """Whether there is a file or a folder."""
+        return self.is_there() or self.is_folder()
+
     @abstractmethod
     def listed(self) -> Iterator[Self]:
         """The direct entries of a folder, in no order; none if there is no folder."""
@@ -137,7 +141,7 @@ class Location(ABC):
         """
         part, _, rest = pattern.partition("/")
         if WILD.isdisjoint(part):
-            found = [self / part] if rest or (self / part).is_there() or (self / part).is_folder() else []
+            found = [self / part] if rest or (self / part).exists() else []
         else:
             found = [place for place in self.listed() if fnmatchcase(place.name, part)]
         for place in found:
@@ -339,7 +343,7 @@ def move_into(aside: Location, places: Iterable[Location], bring: Sync) -> None:
     """
     touched: set[Location] = set()
     for place in places:
-        if place.is_there() or place.is_folder():
+        if place.exists():
             aside.make_folder()
             place.move_to(_free(aside, place.name))
             touched |= {aside, place.parent}
@@ -349,7 +353,7 @@ def move_into(aside: Location, places: Iterable[Location], bring: Sync) -> None:
 
 def _free(aside: Location, name: str) -> Location:
     number, free = 0, aside / name
-    while free.is_there() or free.is_folder():
+    while free.exists():
         number += 1
         free = aside / f"{name}.{number}"
     return free

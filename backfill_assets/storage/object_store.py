@@ -30,7 +30,9 @@ class Bucket:
     _beside: dict[str, Bucket] = field(default_factory=dict, compare=False, repr=False)
 
     def beside(self, name: str) -> Bucket:
-        """Another bucket of the same store, reached with the same settings; each is opened once."""
+        """A bucket of the same store, reached with the same settings; each is opened once."""
+        if self.url == f"s3://{name}":
+            return self
         if name not in self._beside:
             self._beside[name] = reached(name, self.options)
         return self._beside[name]

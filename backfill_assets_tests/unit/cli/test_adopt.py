@@ -170,12 +170,16 @@ def test_a_table_in_a_bucket_is_adopted_into_a_warehouse_in_a_bucket(
             monkeypatch.setenv(name, value)
         shutil.copytree(lake, table := tmp_path / "store" / "old" / "team" / "orders")
         shutil.copytree(lake, table.with_name("other"))
-        with pytest.raises(LayoutError, match=r"both lie in folders, or both in buckets of one store"):
+        with pytest.raises(
+            LayoutError, match=r"adopts tables in folders, and one in a bucket tables in buckets of its store"
+        ):
             run("adopt", "orders", "--from", "s3://old/team/orders", "--key", "order_id")
         assert list((tmp_path / "datasets").iterdir()) == []
         monkeypatch.setenv("BACKFILL_ASSETS_WAREHOUSE", f"{store.url}/warehouse")
         run("adopt", "orders", "--from", "s3://old/team/orders", "--key", "order_id")
-        with pytest.raises(LayoutError, match=r"both lie in folders, or both in buckets of one store"):
+        with pytest.raises(
+            LayoutError, match=r"adopts tables in folders, and one in a bucket tables in buckets of its store"
+        ):
             run("adopt", "orders", "--from", str(lake))
         run("adopt", "orders", "--from", "s3://old/team/orders", "--drained")
         assert run("path", "orders").output.strip() == "s3://old/team/orders"

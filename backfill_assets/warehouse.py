@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from backfill_assets.core.errors import LayoutError
-from backfill_assets.core.release import ReleaseKind, ReleaseState
-from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
 from backfill_assets.delta.table import PublishedTable
@@ -31,11 +28,6 @@ class Warehouse:
     def of(self, catalog: Catalog) -> Warehouse:
         """The same warehouse with other datasets, such as those of another checkout."""
         return replace(self, catalog=catalog, tables=tables_of(catalog, self.layout, self.clock))
-
-
-def baseline_of(records: Iterable[ReleaseRecord]) -> ReleaseRecord | None:
-    """The newest baseline among releases, newest first: with it, their table counts as adopted; None if there is none."""
-    return next((record for record in records if record.manifest.kind is ReleaseKind.baseline), None)
 
 
 def tables_of(catalog: Catalog, layout: Layout, clock: Clock) -> Mapping[str, PublishedTable]:
@@ -63,22 +55,6 @@ class OnWarehouse:
     def definitions(self) -> Mapping[str, Dataset]:
         """The definition of each of them in `dataset.yaml`."""
         return self.catalog.definitions
-
-    def require_adopted_tables(self, datasets: Iterable[str]) -> None:
-        """Refuse datasets whose adopted table nothing leads to any more: each would count as one without published rows.
-
-        Raises:
-            LayoutError: names the dataset, the place of the link, its baseline, and how the link comes back.
-        """
-        for name in datasets:
-            if self.tables[name].exists():
-                continue
-            if baseline := baseline_of(self.ledger.releases(name, states={ReleaseState.finalized})):
-                raise LayoutError(
-                    f"{self.layout.link(name)} is gone, and it led to the adopted table of {name} (baseline "
-                    f"{baseline.manifest.release}: {baseline.manifest.reason}); nothing is built or released without that table. "
-                    f"Let it lead there again: backfill adopt {name} --from PATH --drained"
-                )
 
     @property
     def layout(self) -> Layout:

@@ -70,14 +70,15 @@ def adopt(
     if not origin:
         raise ArgumentError("say which table: --from PATH, or --from catalog.schema.name")
     table = _place(application, origin)
-    if name not in application.datasets and not any(
-        problem.dataset == name for problem in application.catalog.problems
-    ):
+    if name not in {*application.datasets, *(problem.dataset for problem in application.catalog.problems)}:
         require_free(application.layout, name, table)
         _draft(application, name, look_at(table), key, audit, write=not dry_run)
         return
     application.dataset(name)
     _show(application.adoption.look(name, table))
+    if application.adoption.is_lost(name):
+        _put_back(application, name, table, write=not dry_run)
+        return
     if dry_run or not drained:
         say(f"nothing was changed; {_STOP}. Then: backfill adopt {name} --from {origin} --drained")
         return
@@ -93,7 +94,7 @@ def unadopt(name: Name, dry_run: DryRun = False) -> None:
         return
     folder = application.adoption.give_back(name)
     if folder is None:
-        say(f"nothing led to the table of {name} any more; its releases no longer count, and it still has its {OWNER}")
+        say(f"nothing led to the table of {name} any more; its releases no longer count, and it keeps its file {OWNER}")
     else:
         say(
             f"{folder} is a plain Delta table again; other writers may write there. Keep its folder _shadow: it has rows"
@@ -102,6 +103,13 @@ def unadopt(name: Name, dry_run: DryRun = False) -> None:
         f"next: remove {shown_path(application.datasets[name].folder)}, and restart Dagster; otherwise the next launch of {name} "
         "publishes to a new table in the warehouse"
     )
+
+
+def _put_back(application: Application, name: str, table: Location, *, write: bool) -> None:
+    if write:
+        application.adoption.put_back(name, table)
+    leads = "leads" if write else "would lead"
+    say(f"{application.layout.link(name)} {leads} to it again; what was released to it counts as before")
 
 
 def _carry_out(application: Application, name: str, table: Location | None, reason: str) -> None:

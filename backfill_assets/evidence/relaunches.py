@@ -33,10 +33,8 @@ class UpstreamPlaces(OnWarehouse):
         Raises:
             EvidenceError: an upstream day that the unit holds has not passed its checks; or the `start` of an upstream hides days
                 that it has published.
-            LayoutError: nothing leads to the adopted table of an upstream any more.
         """
         dataset = self.datasets[name].dataset
-        self.require_adopted_tables(dataset.upstream)
         for above in dataset.upstream:
             self._refuse_hidden(name, above, days)
         return tuple(self._places(unit, name, above, dataset.upstream_days(above, days)) for above in dataset.upstream)

@@ -141,11 +141,8 @@ class Pipeline(Landing):
                 keep staging the same days or writing days of an upstream.
             SourceError: upstream days were built without a column that is declared now.
             LeaseLostError: another attempt has taken these days over.
-            LayoutError: nothing leads to the adopted table of the dataset, or of an upstream, any more.
         """
         name, days = attempt.dataset, attempt.days
-        # Before the shadow makes a folder where the link was.
-        self.require_adopted_tables((name,))
         loaded = self.datasets[name]
         read = loaded.dataset.with_window(days) if loaded.staging is not None else ()
         outdated = self.outdated_readings(name, loaded.dataset.fact_delivery_days(days))

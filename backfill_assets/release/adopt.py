@@ -13,7 +13,7 @@ from backfill_assets.core.errors import ArgumentError, PreconditionError
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord, UnitState
-from backfill_assets.delta.adoptable import FoundTable, require_adoptable
+from backfill_assets.delta.adoptable import FoundTable, look_at, require_adoptable
 from backfill_assets.delta.opening import opened
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.known_deliveries import require_another_table
@@ -34,7 +34,7 @@ from backfill_assets.release.sweep import SIGNED_OFF
 from backfill_assets.storage.adopted import give_back, require_free, take
 from backfill_assets.storage.location import Location
 from backfill_assets.storage.owner import take_warehouse
-from backfill_assets.warehouse import OnWarehouse, baseline_of
+from backfill_assets.warehouse import OnWarehouse
 
 LAST_SWEEP: Final = "before it is given back, run `backfill sweep`: nothing deletes files in _shadow of a plain table"
 _Files = Mapping[dt.date, tuple[DataFile, ...]]
@@ -87,9 +87,8 @@ def require_sole_writer(dataset: str, table: PublishedTable, records: Sequence[R
     )
 
 
-def _adopted(baseline: Manifest, version: int) -> Adopted:
-    days = tuple(swap.day for swap in baseline.days)
-    return Adopted(baseline.release, baseline.dataset, version, days, len(baseline.added))
+def _has_baseline(records: Sequence[ReleaseRecord]) -> bool:
+    return any(record.manifest.kind is ReleaseKind.baseline for record in records)
 
 
 @dataclass(frozen=True)
@@ -111,25 +110,39 @@ class Adoption(OnWarehouse):
             LayoutError: the dataset has another table, the table has another owner, or it cannot be reached from the warehouse.
         """
         require_tables(self.tables, (name,))
-        found = require_adoptable(table, self.definitions[name])
+        lost, known = self.is_lost(name), self._finalized(name)
+        found = look_at(table) if lost else require_adoptable(table, self.definitions[name])
         require_another_table(self.datasets[name], self.layout, table)
         require_free(self.layout, name, table)
-        known = self._finalized(name)
+        if lost:
+            self._require_newest(name, known[0].manifest.release, table)
+            return found
         if self.tables[name].adopted:
             self._require_no_baseline(name)
-        elif known and baseline_of(known):
-            self._require_the_same(name, known[0].manifest.release, table)
-        elif known and not self.tables[name].exists():
+        if known and not _has_baseline(known) and not self.tables[name].exists():
             raise PreconditionError(
                 f"{name} has releases of another table, the newest is {known[0].manifest.release}, and they would count for "
                 f"days of {table}; adopt it under another name"
             )
         return found
 
+    def is_lost(self, name: str) -> bool:
+        """Whether a dataset has an adopted table with a baseline that the warehouse does not reach: link or mark is gone."""
+        require_tables(self.tables, (name,))
+        return self.tables[name].adopted and not self.layout.is_reachable(name) and _has_baseline(self._finalized(name))
+
+    def put_back(self, name: str, table: Location) -> None:
+        """Let the warehouse lead again to an adopted table that is lost to it; commits nothing, and is safe to repeat.
+
+        Raises:
+            Others: as `look`; nothing was written then.
+        """
+        with publish_locks(self.ledger, (name,), self.wait):
+            self.look(name, table)
+            take(self.layout, name, table)
+
     def adopt(self, name: str, table: Location, reason: str) -> Adopted:
         """Make a Delta table the published table of a dataset, where it is; continues what a crash interrupted.
-
-        If it is adopted already, and only the link to it was lost, this puts the link back.
 
         Raises:
             TableMovedError: its former writer is still at work.
@@ -139,11 +152,8 @@ class Adoption(OnWarehouse):
         require_tables(self.tables, (name,))
         with publish_locks(self.ledger, (name,), self.wait):
             self.look(name, table)
-            lost = baseline_of(self._finalized(name))
             take_warehouse(self.layout, self.ledger.id, self.ledger.name)
             take(self.layout, name, table)
-        if lost:
-            return _adopted(lost.manifest, lost.version or 0)
         self.checkpoint("take")
         with self._settled(name):
             self._require_no_baseline(name)
@@ -182,7 +192,7 @@ class Adoption(OnWarehouse):
     def give_back(self, name: str) -> Location | None:
         """Give an adopted table back as a plain one, with the rows that readers see now; returns its folder.
 
-        None if the link to it was lost: then only its releases stop to count.
+        None if nothing led to it: then only its releases stop counting.
 
         Its releases can no longer be rolled back. Is safe to repeat.
 
@@ -193,13 +203,13 @@ class Adoption(OnWarehouse):
         """
         require_tables(self.tables, (name,))
         self._require_adopted(name)
-        reachable = self.tables[name].adopted and self.layout.is_reachable(name)
+        reachable = self.layout.is_reachable(name)
         with self._settled(name) if reachable else publish_locks(self.ledger, (name,), self.wait):
             if needs := self.needs_of(name):
                 raise PreconditionError(f"{name} cannot be given back yet: {'; '.join(needs)}; {LAST_SWEEP}")
             self.ledger.returned(name)
             self.checkpoint("returned")
-            return give_back(self.layout, name, reachable=reachable) if self.tables[name].adopted else None
+            return give_back(self.layout, name, reachable=reachable)
 
     def needs_of(self, name: str) -> tuple[str, ...]:
         """What still needs an adopted table, each with its remedy: releases cannot be undone after it is given back.
@@ -236,18 +246,18 @@ class Adoption(OnWarehouse):
         return Reconcile(self.warehouse, self.after).settled((name,), {name}, self.wait)
 
     def _require_adopted(self, name: str) -> None:
-        if not self.tables[name].adopted and not baseline_of(self._finalized(name)):
+        if not self.tables[name].adopted:
             raise ArgumentError(f"the table of {name} is not adopted; adopt one: backfill adopt {name} --from PATH")
 
-    def _require_the_same(self, name: str, newest: str, table: Location) -> None:
+    def _require_newest(self, name: str, newest: str, table: Location) -> None:
         if opened(table).transaction_version(newest) is None:
             raise PreconditionError(
-                f"{name} is adopted, and only its own table can come back: the log of {table} does not have its newest release, "
-                f"{newest}. Name that table, or restore it from a backup; if it is lost for good: backfill unadopt {name}"
+                f"{name} is adopted, and the log of {table} does not have its newest release, {newest}: name its own table, or "
+                f"restore it from a backup of that time; if it is lost for good: backfill unadopt {name}"
             )
 
     def _require_no_baseline(self, name: str) -> None:
-        if baseline_of(self._finalized(name)):
+        if _has_baseline(self._finalized(name)):
             raise ArgumentError(
                 f"{name} is adopted already; to accept what another writer did to its table: backfill adopt {name} --again"
             )
@@ -258,7 +268,8 @@ class Adoption(OnWarehouse):
         manifest = self._manifest(name, changed_days(table, self.ledger.releases(name)), reason)
         committed = commit_alone(self.warehouse, manifest, version, self.checkpoint, self.after)
         Finisher(self.warehouse).baseline(manifest, committed)
-        return _adopted(manifest, committed)
+        days = tuple(swap.day for swap in manifest.days)
+        return Adopted(manifest.release, name, committed, days, len(manifest.added))
 
     def _manifest(self, name: str, days: tuple[DaySwap, ...], reason: str) -> Manifest:
         release = self.ids.new("r")

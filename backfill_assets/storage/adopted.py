@@ -34,11 +34,16 @@ def require_free(layout: Layout, dataset: str, table: Location) -> None:
     if overlap(home, target):
         raise LayoutError(f"{target}: a table in the warehouse, or around it, cannot be adopted; move it out first")
     known = link.target()
+    noted = layout.noted(dataset)
+    if known is None and noted not in {"", str(target)}:
+        raise LayoutError(
+            f"{dataset} has an adopted table, {noted}: name that one, or adopt {target} under another name"
+        )
     if known not in (None, target) or (known is None and link.exists()):
         raise LayoutError(f"{dataset} has a published table, {known or link}; adopt {target} under another name")
     if not in_bucket and (reason := refused_mount(path_of(target), mounts_here())):
         raise LayoutError(f"{target} cannot be adopted; {reason}")
-    if known is None and not (target / OWNER).is_there():
+    if known is None and not noted and not (target / OWNER).is_there():
         _require_no_owner(target)
     _require_ours(layout, dataset, target / OWNER)
 
@@ -61,7 +66,13 @@ def take(layout: Layout, dataset: str, table: Location) -> None:
     except StorageError as error:
         raise LayoutError(f"{target} cannot be written to, and a release needs to: {error}") from None
     _require_ours(layout, dataset, mark)
-    link.parent.make_folder()
+    note = layout.note(dataset)
+    for folder in (note.parent, link.parent):
+        folder.make_folder()
+    # Before the link: nothing must lead to a table that is not noted.
+    with suppress(FileExistsError):
+        note.create(str(target))
+    require_free(layout, dataset, table)
     with suppress(FileExistsError):
         link.link_to(target)
     if link.target() != target:
@@ -69,27 +80,29 @@ def take(layout: Layout, dataset: str, table: Location) -> None:
     link.parent.sync()
 
 
-def give_back(layout: Layout, dataset: str, *, reachable: bool) -> Location:
-    """Remove the mark and the link, and put the manifests aside; returns the table's folder. Is safe to repeat.
+def give_back(layout: Layout, dataset: str, *, reachable: bool) -> Location | None:
+    """Remove the mark, the link and the note, and put the manifests aside; returns the table's folder. Is safe to repeat.
 
-    A table that is not `reachable` is gone, or somebody else's by now: only the link is removed.
+    A table that is not `reachable` is gone, or somebody else's by now: only link and note are removed. None if nothing led to it.
 
     Raises:
         LayoutError: the table of the dataset is not adopted, or is gone by now.
         StorageError: the store refuses, or does not answer.
     """
-    link = layout.link(dataset)
-    target = link.target()
-    if target is None:
+    link, note = layout.link(dataset), layout.note(dataset)
+    if not layout.is_adopted(dataset):
         raise LayoutError(f"the published table of {dataset} was not adopted; there is nothing to give back")
+    target = link.target()
     if reachable:
         folder = layout.published_path(dataset)
         # The next owner must not take these releases for its own.
         move_into(folder / _RETURNED, sorted((folder / RELEASES).fitting("*")), sync)
         (folder / RELEASES).remove_folder()
         (folder / OWNER).remove()
-    link.remove()
-    link.parent.sync()
+    note.remove()
+    if target is not None:
+        link.remove()
+        link.parent.sync()
     return target
 
 
@@ -102,7 +115,8 @@ def _require_ours(layout: Layout, dataset: str, mark: Location) -> None:
     if found != layout.mark(dataset):
         raise LayoutError(
             f"{mark.parent} is adopted already, as {found[:_SHOWN]}: one table has one owner. Give it back there first: "
-            f"backfill unadopt; if this is a copy of that table, remove {OWNER} and rename {RELEASES} in it"
+            f"backfill unadopt; if this is a copy of that table, remove {OWNER} and rename {RELEASES} in it; if that warehouse was "
+            f"moved, and is this one, remove only {OWNER}"
         )
 
 

@@ -26,6 +26,8 @@ from backfill_assets.storage.location import Location
 
 OWNER: Final = "_backfill_assets.json"
 """File in the folder of an adopted table that says whose it is."""
+ADOPTED: Final = "_adopted"
+"""Folder of the warehouse with a note for each adopted table."""
 RELEASES: Final = "_releases"
 """Folder of a published table for the manifests of its releases."""
 SANDBOXES: Final = "sandbox"
@@ -62,15 +64,23 @@ class Layout:
         """Folder of the published table, which is elsewhere for an adopted one; raises like `raw_path`.
 
         Raises:
-            LayoutError: an adopted table is gone, or it belongs to another warehouse.
+            LayoutError: an adopted table is gone, nothing leads to it, or it belongs to another warehouse.
             StorageError: the store refuses to say where it is, or does not answer.
         """
-        target = self.link(dataset).target()
-        return self._table(Layer.published, dataset) if target is None else self._adopted(dataset, target)
+        link = self.link(dataset)
+        if (target := link.target()) is not None:
+            return self._adopted(dataset, target)
+        if noted := self.noted(dataset):
+            # Otherwise its releases would begin a new table, or go into a copy that followed the link.
+            raise LayoutError(
+                f"{link} no longer leads to {noted}, the adopted table of {dataset}; move away what is there, if anything, and let "
+                f"it lead there again: backfill adopt {dataset} --from {noted}. If that table is lost: backfill unadopt {dataset}"
+            )
+        return self._table(Layer.published, dataset)
 
     def is_adopted(self, dataset: str) -> bool:
-        """Whether the published table of a dataset is one that stays where it was before."""
-        return self.link(dataset).target() is not None
+        """Whether the published table of a dataset is one that stays where it was before, also if nothing leads to it now."""
+        return self.link(dataset).target() is not None or bool(self.noted(dataset))
 
     def leads_to(self, dataset: str) -> Location:
         """Where the published table of a dataset is or will be, whoever owns what is there; raises like `link`."""
@@ -96,6 +106,17 @@ class Layout:
             InvalidNameError: the dataset's name is not a safe name.
         """
         return self.warehouse / Layer.published / checked_name(dataset, "dataset")
+
+    def note(self, dataset: str) -> Location:
+        """The file that says where the adopted table of a dataset is: a link is easily lost, or replaced by a copy."""
+        return self.warehouse / ADOPTED / checked_name(dataset, "dataset")
+
+    def noted(self, dataset: str) -> str:
+        """Where its note says that the adopted table of a dataset is; empty without a note."""
+        try:
+            return self.note(dataset).text()
+        except FileNotFoundError:
+            return ""
 
     def mark(self, dataset: str) -> str:
         """What the file `OWNER` in an adopted table says, as JSON."""

@@ -620,6 +620,11 @@ def test_an_adopted_table_comes_back_in_the_warehouse(world: World) -> None:
     other.released({DAYS[1]: [5]})
     assert other.content() == {DAYS[0]: [4], DAYS[1]: [5]}
     other.close()
+    link = layout(world.folder).link("sales")
+    link.remove()
+    with pytest.raises(LayoutError, match="no longer leads to"):
+        backup(world)
+    link.link_to(OnDisk(home))
     with pytest.raises(BackupError, match="are in one another"):
         TakeBackup(world.warehouse()).take(OnDisk(home / "backups"))
     # What another writer has added, nobody has accepted: in a restored warehouse nobody would ask.

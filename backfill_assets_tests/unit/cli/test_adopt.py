@@ -197,6 +197,13 @@ def test_a_table_in_a_bucket_is_adopted_into_a_warehouse_in_a_bucket(
         assert swept.exit_code == 1
         assert any(OWNER in line for line in run("doctor").output.splitlines())
         shutil.move(tmp_path / "store" / "gone", tmp_path / "store" / "old")
+        link = tmp_path / "store" / "lake" / "warehouse" / "published" / "orders"
+        link.unlink()
+        assert "no longer leads to s3://old/team/orders" in " ".join(run("sweep").output.split())
+        for words, said in ((("--dry-run",), "would lead to it again"), ((), "leads to it again")):
+            assert said in run("adopt", "orders", "--from", "s3://old/team/orders", *words).output
+        with pytest.raises(ArgumentError, match="orders is adopted already"):
+            run("adopt", "orders", "--from", "s3://old/team/orders", "--drained")
         assert "s3://old/team/orders is a plain Delta table again" in run("unadopt", "orders").output
         assert not (table / OWNER).exists()
         assert not Application.from_env().layout.is_adopted("orders")

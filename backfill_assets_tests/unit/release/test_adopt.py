@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -508,27 +509,63 @@ def lose_the_link(world: World) -> None:
     layout(world.folder).link("sales").remove()
 
 
+@pytest.mark.parametrize("there", ["nothing", "a copy"])
 def test_an_adopted_table_to_which_nothing_leads_is_not_taken_for_one_that_was_never_released(
-    world: World, lake: Path, tmp_path: Path
+    world: World, lake: Path, tmp_path: Path, there: str
 ) -> None:
-    done = adopted(world, lake)
+    """The link is gone, or a tool that follows links has put a copy of the table in its place."""
+    adopted(world, lake)
     release = world.released({day(0): [7]})
     unit = unreleased(world, {day(1): [8]})
+    place = layout(world.folder)
     lose_the_link(world)
-    gone = rf"sales is gone, and it led to the adopted table of sales \(baseline {done.release}: we take it over\)"
-    for refused in (lambda: world.publisher().release(unit), lambda: adoption(world).require_adopted_tables(["sales"])):
+    shutil.copytree(lake, tmp_path / "copy")
+    if there == "a copy":
+        shutil.copytree(lake, path_of(place.link("sales")))
+    gone = rf"sales no longer leads to {lake}, the adopted table of sales; .*backfill adopt sales --from {lake}"
+    rollback = partial(world.rollback().plan, release)
+    for refused in (
+        partial(world.publisher().release, unit),
+        rollback,
+        partial(place.shadow_path, "sales", "_shadow/x"),
+    ):
         with pytest.raises(LayoutError, match=gone):
             refused()
-    other = tmp_path / "lake" / "copy"
-    write(other, {day(0): [1]})
-    with pytest.raises(PreconditionError, match=rf"does not have its newest release, {release}"):
-        adoption(world).adopt("sales", place_at(other), "")
-    assert not (other / OWNER).exists()
+    (settled,) = world.reconcile().run()
+    assert settled.kind is SettlementKind.unreadable
+    assert [swept.problem for swept in world.sweep().execute() if "no longer leads" in swept.problem]
+    assert [found for found in findings(world) if "no longer leads" in found]
+    with pytest.raises(LayoutError, match=rf"has an adopted table, {lake}: name that one"):
+        adoption(world).put_back("sales", place_at(tmp_path / "copy"))
+    if there == "a copy":
+        with pytest.raises(LayoutError, match="has a published table"):
+            adoption(world).put_back("sales", place_at(lake))
+        shutil.rmtree(path_of(place.link("sales")))
     version = DeltaTable(lake).version()
-    assert adopted(world, lake) == done
+    assert adoption(world).is_lost("sales")
+    adoption(world).put_back("sales", place_at(lake))
+    assert not adoption(world).is_lost("sales")
     assert DeltaTable(lake).version() == version
     world.publisher().release(unit)
     assert content(lake) == {day(0): [7], day(1): [8], day(2): [1]}
+    assert findings(world) == []
+
+
+def test_a_table_whose_mark_is_gone_is_put_back_unless_it_lost_a_release(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    shutil.copytree(lake / "_delta_log", world.folder / "backup")
+    release = world.released({day(0): [7]})
+    (lake / OWNER).unlink()
+    lose_the_link(world)
+    shutil.move(lake / "_delta_log", world.folder / "newer")
+    shutil.copytree(world.folder / "backup", lake / "_delta_log")
+    with pytest.raises(PreconditionError, match=rf"does not have its newest release, {release}"):
+        adoption(world).put_back("sales", place_at(lake))
+    assert not (lake / OWNER).exists()
+    shutil.rmtree(lake / "_delta_log")
+    shutil.move(world.folder / "newer", lake / "_delta_log")
+    adoption(world).put_back("sales", place_at(lake))
+    world.rollback().execute(release, "no")
     assert findings(world) == []
 
 
@@ -537,6 +574,7 @@ def test_an_adopted_table_that_is_lost_with_its_link_is_given_up(world: World, l
     lose_the_link(world)
     shutil.rmtree(lake)
     assert adoption(world).give_back("sales") is None
+    assert not layout(world.folder).noted("sales")
     world.released({day(0): [9]})
     assert world.content() == {day(0): [9]}
     assert findings(world) == []

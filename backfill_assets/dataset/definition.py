@@ -314,7 +314,7 @@ class Dataset(Part):
         if self.source is None:
             return ()
         late = dt.timedelta(days=self.source.late_days)
-        read = {d for day in days for d in day_range(day, day + late)}
+        read = {d for day in days for d in day_range(day, day + late)} if late else set(days)
         return tuple(sorted({last_of_month(day) for day in read} if self.is_monthly else read))
 
     @property
@@ -367,6 +367,8 @@ class Dataset(Part):
 
     def with_window(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
         """The days, plus the earlier and later days of the source that the fact model needs; none outside the history."""
+        if not self.has_own_window:
+            return tuple(sorted({day for day in days if day >= self.start}))
         back, ahead = self.lookback_days * ONE_DAY, self.lookahead_days * ONE_DAY
         # A published day may be after the end, if that was set to an earlier day since.
         last = self.end or dt.date.max

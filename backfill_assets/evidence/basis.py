@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 from backfill_assets.core.canonical import digest
@@ -180,20 +181,19 @@ class UpstreamDays:
 class Behind:
     """What a day is built from besides its upstream, and the digest of it all.
 
-    `deliveries` are named as by `origins`, and `names` are all that each of them ever had, in the same order: it has another one
-    after it was read again. `references` are the fingerprints of references and golden sources by name.
+    `deliveries` are named as by `origins`, and `names` gives all that each of them ever had, in the same order: it has another one
+    after it was read again; few days ask for them. `references` are the fingerprints of references and golden sources by name.
     """
 
     inputs: str
     deliveries: tuple[str, ...] = ()
     references: Mapping[str, str] = field(default_factory=dict)
-    names: tuple[frozenset[str], ...] = ()
+    names: Callable[[], tuple[frozenset[str], ...]] = tuple
 
     def has_other_files(self, deliveries: Sequence[str]) -> bool:
         """Whether a delivery came, went or changed its place since a day was built from these, whatever was read again."""
-        if len(deliveries) != len(self.names):
-            return True
-        return any(then not in names for then, names in zip(deliveries, self.names, strict=True))
+        names = self.names()
+        return len(deliveries) != len(names) or any(one not in own for one, own in zip(deliveries, names, strict=True))
 
 
 class BasisNow(Protocol):
@@ -263,7 +263,7 @@ class CurrentBasis(OnWarehouse):
         return {
             day: Behind(
                 fact_inputs(found, day, known, references[day], over), origins(found, day, known, over), references[day],
-                names_ever(found, day, known, over),
+                partial(names_ever, found, day, known, over),
             )
             for day in days
         }  # fmt: skip

@@ -46,8 +46,8 @@ _TEMPORARY: Final = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".swp"
 class SourceFile:
     """A file in the sources folder, as one delivery of one delivery day.
 
-    `path` is relative to the sources folder, `file` is the same path with links followed, `fingerprint` is the SHA-256 of
-    its bytes, `size` is in bytes, `delivered_at` is the time of its last change.
+    `path` is relative to the sources folder, `file` is the same path, with links followed if it was read, `fingerprint` is the
+    SHA-256 of its bytes, `size` is in bytes, `delivered_at` is the time of its last change.
     """
 
     day: dt.date
@@ -76,22 +76,21 @@ def discover(
             meanwhile; a link leads to nothing; or the file system cannot list the files.
         LayoutError: a link leads out of the sources folder.
     """
-    template, found = loaded.dataset.landing.template, dict[str, tuple[dt.date, Location]]()
+    template, found = loaded.dataset.landing.template, dict[str, tuple[dt.date, Location, State]]()
     prints = {(d.path, State(d.size, d.delivered_at)): d.fingerprint for d in known or ()}
 
     def read(relative: str) -> SourceFile:
-        day, place = found[relative]
+        day, file, state = found[relative]
         with read_from(relative):
-            file, state = layout.sources.below(relative), place.state()
-            fingerprint = prints.get((relative, state)) if state is not None else None
-            if state is None or fingerprint is None:
+            if (fingerprint := prints.get((relative, state))) is None:
+                file = layout.sources.below(relative)
                 require_no_folder(file, relative)
                 state, fingerprint = file.content() if known is None else _content_once(file)
         return SourceFile(day, relative, file, fingerprint, state.size, state.at)
 
     days = {loaded.dataset.due(day) for day in delivery_days}
     for day, relative, place in sorted(_of_days(layout, template, days)):
-        if not _is_file(place, relative):
+        if (state := _state_of(place, relative)) is None:
             continue
         if not relative.isprintable():
             raise SourceError(
@@ -100,8 +99,8 @@ def discover(
             )
         if doubt := template.doubt(relative):
             raise SourceError(f"{relative}: {doubt}")
-        found[relative] = day, place
-    for day in sorted(days.difference(day for day, _ in found.values())):
+        found[relative] = day, place, state
+    for day in sorted(days.difference(day for day, _, _ in found.values())):
         _require_links(layout, template.filled(day))
     return tuple(layout.sources.each(read, found))
 
@@ -222,17 +221,17 @@ def _is_temporary(relative: str) -> bool:
     return any(p.startswith(".") for p in parts) or parts[-1].startswith("_") or parts[-1].endswith(_TEMPORARY)
 
 
-def _is_file(place: Location, relative: str) -> bool:
-    """Whether there is a file, and not a folder, socket or device.
+def _state_of(place: Location, relative: str) -> State | None:
+    """The state of a file; None for a folder, socket or device.
 
     Raises:
         SourceError: it cannot be checked, or is a link to nothing; the file may be on a volume that is not mounted.
     """
     with read_from(relative):
-        if place.state() is not None:
-            return True
+        if (state := place.state()) is not None:
+            return state
     _require_target(place, relative)
-    return False
+    return None
 
 
 def _require_links(layout: Layout, pattern: str) -> None:

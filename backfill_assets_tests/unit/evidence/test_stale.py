@@ -534,9 +534,9 @@ def test_nothing_is_kept_while_something_cannot_be_compared(house: House) -> Non
 def test_another_order_of_the_same_deliveries_is_no_other_reading(house: House) -> None:
     """What was read again has other names; in another order, other rows may win."""
     once, again, other = frozenset({"a1"}), frozenset({"a1", "a2"}), frozenset({"b1"})
-    assert not Behind("", (), {}, (again, other)).has_other_files(("a1", "b1"))
-    assert Behind("", (), {}, (other, again)).has_other_files(("a1", "b1"))
-    assert Behind("", (), {}, (once,)).has_other_files(("a1", "b1"))
+    assert not Behind("", (), {}, lambda: (again, other)).has_other_files(("a1", "b1"))
+    assert Behind("", (), {}, lambda: (other, again)).has_other_files(("a1", "b1"))
+    assert Behind("", (), {}, lambda: (once,)).has_other_files(("a1", "b1"))
     for number, name in enumerate(("a", "b")):
         file = source_file(house, f"x/{D1}-{name}.csv", f"id\n{number}\n")
         os.utime(file, (number, number))

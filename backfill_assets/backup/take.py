@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -166,13 +167,13 @@ class TakeBackup(OnWarehouse):
         chosen, needed = dict[str, int](), set[str]()
         attempts = then.attempts()
         running = {one.folder for one in attempts if one.state is AttemptState.running}
+        stored: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        for path, size in moment.sizes.items():
+            place = _place_of(path)
+            stored[place][path.removeprefix(f"{place}/")] = size
         for table in moment.tables:
             layer, _, name = table.place.partition("/")
-            own = {
-                path.removeprefix(f"{table.place}/"): size
-                for path, size in moment.sizes.items()
-                if path.startswith(f"{table.place}/")
-            }
+            own = stored[table.place]
             active = sizes_at(self.layout.at(table.place), table.version) if table.version >= 0 else {}
             _require_sizes(table, active, own)
             named = active.keys() | (self._named(then, name, moment.at) if layer == Layer.published else set())

@@ -58,7 +58,7 @@ def begin_restore(layout: Layout, restoring: Restoring, instead: str) -> str:
     warehouse = layout.warehouse
     known = _known(warehouse)
     if _RESTORING in known:
-        if known[_BACKUP] != restoring.backup:
+        if known.get(_BACKUP) != restoring.backup:
             _refuse_half(warehouse, known)
     elif known.get(_LEDGER, restoring.ledger) not in {restoring.ledger, instead}:
         _compare(warehouse, canonical_json(known), restoring.ledger, restoring.name)

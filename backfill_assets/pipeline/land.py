@@ -149,14 +149,14 @@ def _exactly(files: Iterable[SourceFile]) -> str:
     """SQL that is true for the rows of exactly these deliveries.
 
     Replacing them makes landing idempotent and lets Delta detect two runs that land the same file at the same time: two
-    appends would both succeed. Both conditions on the fingerprint are needed: the bare one lets Delta skip files.
+    appends would both succeed. The bare conditions on day and fingerprint let Delta skip files.
     """
     known = list(files)
     prints = ", ".join(sorted({literal(f.fingerprint) for f in known}))
-    both = ", ".join(sorted(literal(f"{f.fingerprint} {f.path}") for f in known))
+    those = ", ".join(sorted(literal(f"{f.day} {f.fingerprint} {f.path}") for f in known))
     return (
         f"({days_condition(DELIVERY_DAY, {f.day for f in known})}) AND _fingerprint IN ({prints}) "
-        f"AND concat(_fingerprint, ' ', _source_file) IN ({both})"
+        f"AND concat({DELIVERY_DAY}, ' ', _fingerprint, ' ', _source_file) IN ({those})"
     )
 
 

@@ -35,14 +35,14 @@ SAID: dict[str, object] = {
 def shop(tmp_path: Path, spark_server: SparkServer) -> Shop:
     shop = Shop(tmp_path, spark_server.folder.root.parent)
     staging = "SELECT _lineage.delivery_day AS day, id, returned, _lineage FROM raw"
-    shop.describe("sales", {"columns": {"id": "integer", "returned": "integer"}}, (staging, _RETURNED), **SAID)
+    shop.describe("returned", {"columns": {"id": "integer", "returned": "integer"}}, (staging, _RETURNED), **SAID)
     for number, day in enumerate((D1, D2), 1):
-        shop.deliver("sales", day, "id,returned", f"{number},")
+        shop.deliver("returned", day, "id,returned", f"{number},")
     return shop
 
 
 def succeeds(shop: Shop, first: str, last: str) -> None:
-    done = shop.launch("sales", first, last)
+    done = shop.launch("returned", first, last)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-5000:]
 
 
@@ -51,12 +51,12 @@ def stale(shop: Shop) -> list[str]:
 
 
 def test_a_day_waits_for_the_next_file_and_is_stale_when_that_is_corrected(shop: Shop) -> None:
-    refuses(shop.launch("sales", D1, D2), f"none for {D3}, which the day looks ahead to")
-    assert shop.sees("sales") == []
-    shop.deliver("sales", D3, "id,returned", "3,", "0,2")
+    refuses(shop.launch("returned", D1, D2), f"none for {D3}, which the day looks ahead to")
+    assert shop.sees("returned") == []
+    shop.deliver("returned", D3, "id,returned", "3,", "0,2")
     succeeds(shop, D1, D2)
-    assert shop.sees("sales", "day, id, n") == [[D1, "1", "0"], [D2, "2", "1"]]
+    assert shop.sees("returned", "day, id, n") == [[D1, "1", "0"], [D2, "2", "1"]]
     assert stale(shop) == []
-    shop.deliver("sales", D3, "id,returned", "3,")
+    shop.deliver("returned", D3, "id,returned", "3,")
     assert stale(shop) == [D2]
-    refuses(shop.launch("sales", D2), "change_n")
+    refuses(shop.launch("returned", D2), "change_n")

@@ -15,7 +15,7 @@ from backfill_assets.spark.registration import ProcessRef, Registration
 from backfill_assets.spark.server import ServerState, SparkServer
 from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import engine_environment, engine_settings, java_processes, start_python, works
-from backfill_assets_tests.harness.waiting import wait_for
+from backfill_assets_tests.harness.waiting import PATIENCE, wait_for
 from backfill_assets_tests.observed import Observed
 
 # All of them, because they build on each other.
@@ -143,8 +143,8 @@ def test_a_server_that_works_without_a_connection_is_stopped_and_then_replaced(o
     client = start_python(_ENDLESS, engine_environment(state))
     assert client.stdout is not None
     assert client.stdout.readline().strip() == "open"
-    # Longer than planning takes.
-    wait_for(lambda: all(works(server) for _ in range(3)), "Spark works on an endless query")
+    # Longer than planning takes, which is no work without a client yet.
+    wait_for(lambda: all(works(server) for _ in range(round(3 * PATIENCE))), "Spark works on an endless query")
     working = _registered(state).server
     assert client.poll() is None
     client.kill()

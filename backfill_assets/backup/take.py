@@ -143,7 +143,7 @@ class TakeBackup(OnWarehouse):
     def _names(self, layer: Layer) -> Sequence[str]:
         """The datasets that are loaded, and those whose folder is there although they are not."""
         stored = {place.name for place in (self.layout.warehouse / layer).listed() if is_name(place.name)}
-        return sorted(stored | set(self.definitions))
+        return sorted({*stored, *self.definitions, *(self.layout.adopted() if layer == Layer.published else ())})
 
     def _moment(self) -> _Moment:
         tables, sizes = list[SavedTable](), dict[str, int]()

@@ -220,12 +220,15 @@ class Adoption(OnWarehouse):
         """
         require_tables(self.tables, (name,))
         self._require_adopted(name)
+        link = self.layout.link(name)
+        replaced = link.target() is None and link.exists()
         built = sorted(other for other, upstreams in self.catalog.upstreams.items() if name in upstreams)
         found = [
             f"{other} is built from it, and would find no rows: take upstream.{name} out of "
             f"{self.datasets[other].folder / 'dataset.yaml'}"
             for other in built
         ]
+        found += [f"{link} is no link but a copy, which would become the table: move it away"] if replaced else []
         found += [
             f"unit {unit.id} is open: publish it (backfill publish {unit.handle}) or give it up (backfill discard {unit.handle})"
             for unit in self.ledger.units(name, {UnitState.open})

@@ -35,7 +35,7 @@ def require_free(layout: Layout, dataset: str, table: Location) -> None:
         raise LayoutError(f"{target}: a table in the warehouse, or around it, cannot be adopted; move it out first")
     known = link.target()
     noted = layout.noted(dataset)
-    if known is None and noted not in {"", str(target)}:
+    if noted not in {None, target} and layout.is_marked(dataset, noted):
         raise LayoutError(
             f"{dataset} has an adopted table, {noted}: name that one, or adopt {target} under another name"
         )
@@ -43,7 +43,7 @@ def require_free(layout: Layout, dataset: str, table: Location) -> None:
         raise LayoutError(f"{dataset} has a published table, {known or link}; adopt {target} under another name")
     if not in_bucket and (reason := refused_mount(path_of(target), mounts_here())):
         raise LayoutError(f"{target} cannot be adopted; {reason}")
-    if known is None and not noted and not (target / OWNER).is_there():
+    if known is None and noted is None and not (target / OWNER).is_there():
         _require_no_owner(target)
     _require_ours(layout, dataset, target / OWNER)
 
@@ -69,10 +69,10 @@ def take(layout: Layout, dataset: str, table: Location) -> None:
     note = layout.note(dataset)
     for folder in (note.parent, link.parent):
         folder.make_folder()
+    layout.warehouse.sync()
     # Before the link: nothing must lead to a table that is not noted.
-    with suppress(FileExistsError):
-        note.create(str(target))
-    require_free(layout, dataset, table)
+    if layout.noted(dataset) != target:
+        note.write(str(target))
     with suppress(FileExistsError):
         link.link_to(target)
     if link.target() != target:
@@ -100,6 +100,7 @@ def give_back(layout: Layout, dataset: str, *, reachable: bool) -> Location | No
         (folder / RELEASES).remove_folder()
         (folder / OWNER).remove()
     note.remove()
+    note.parent.sync()
     if target is not None:
         link.remove()
         link.parent.sync()

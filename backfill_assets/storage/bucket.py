@@ -85,6 +85,10 @@ class InBucket(Location):
     def resolved(self) -> Self:
         return self
 
+    def called(self, text: str) -> Self:
+        name, _, key = text.removeprefix("s3://").partition("/")
+        return type(self)(self.bucket.beside(name), key)
+
     def target(self) -> Self | None:
         try:
             with asking(self):
@@ -94,8 +98,7 @@ class InBucket(Location):
             return None
         if not isinstance(known, dict) or list(known) != [_LINK]:
             return None
-        name, _, key = str(known[_LINK]).removeprefix("s3://").partition("/")
-        return type(self)(self.bucket.beside(name), key)
+        return self.called(str(known[_LINK]))
 
     def link_to(self, target: Location) -> None:
         """An object that names the place: stores have no links, and only `target` follows this one."""

@@ -61,6 +61,9 @@ class OnDisk(Location):
     def resolved(self) -> Self:
         return type(self)(self.path.resolve())
 
+    def called(self, text: str) -> Self:
+        return type(self)(Path(text))
+
     def target(self) -> Self | None:
         # `resolve` raises RuntimeError for a loop of links.
         return type(self)(Path(os.path.realpath(self.path))) if self.path.is_symlink() else None

@@ -67,10 +67,15 @@ class Layout:
             LayoutError: an adopted table is gone, nothing leads to it, or it belongs to another warehouse.
             StorageError: the store refuses to say where it is, or does not answer.
         """
-        link = self.link(dataset)
+        link, noted = self.link(dataset), self.noted(dataset)
         if (target := link.target()) is not None:
+            if noted not in {None, target} and self.is_marked(dataset, noted):
+                raise LayoutError(
+                    f"{link} leads to {target}, and {noted} is marked as the adopted table of {dataset}, too: one is a copy. Let "
+                    f"the link lead to the table, and remove {OWNER} from the copy"
+                )
             return self._adopted(dataset, target)
-        if noted := self.noted(dataset):
+        if noted is not None:
             # Otherwise its releases would begin a new table, or go into a copy that followed the link.
             raise LayoutError(
                 f"{link} no longer leads to {noted}, the adopted table of {dataset}; move away what is there, if anything, and let "
@@ -80,12 +85,12 @@ class Layout:
 
     def is_adopted(self, dataset: str) -> bool:
         """Whether the published table of a dataset is one that stays where it was before, also if nothing leads to it now."""
-        return self.link(dataset).target() is not None or bool(self.noted(dataset))
+        return self.link(dataset).target() is not None or self.noted(dataset) is not None
 
     def leads_to(self, dataset: str) -> Location:
         """Where the published table of a dataset is or will be, whoever owns what is there; raises like `link`."""
         link = self.link(dataset)
-        return link.target() or link.resolved()
+        return link.target() or self.noted(dataset) or link.resolved()
 
     def is_reachable(self, dataset: str) -> bool:
         """Whether the folder of the published table is there and belongs to this warehouse; a new table has none yet.
@@ -111,12 +116,32 @@ class Layout:
         """The file that says where the adopted table of a dataset is: a link is easily lost, or replaced by a copy."""
         return self.warehouse / ADOPTED / checked_name(dataset, "dataset")
 
-    def noted(self, dataset: str) -> str:
-        """Where its note says that the adopted table of a dataset is; empty without a note."""
+    def noted(self, dataset: str) -> Location | None:
+        """Where its note says that the adopted table of a dataset is, links followed; None without a note.
+
+        Raises:
+            LayoutError: this user may not read the note.
+        """
+        note = self.note(dataset)
         try:
-            return self.note(dataset).text()
+            return self.warehouse.called(note.text().rstrip("\n")).resolved()
         except FileNotFoundError:
-            return ""
+            return None
+        except OSError as error:
+            raise LayoutError(
+                f"{note} says where the adopted table of {dataset} is, and cannot be read ({error}): give this user access"
+            ) from None
+
+    def is_marked(self, dataset: str, place: Location) -> bool:
+        """Whether a place has the mark of this warehouse's table for a dataset; False if it cannot be read."""
+        try:
+            return (place / OWNER).text() == self.mark(dataset)
+        except (OSError, NoBucketError):
+            return False
+
+    def adopted(self) -> frozenset[str]:
+        """The names of all datasets with a note."""
+        return frozenset(note.name for note in (self.warehouse / ADOPTED).fitting("[!.]*"))
 
     def mark(self, dataset: str) -> str:
         """What the file `OWNER` in an adopted table says, as JSON."""
@@ -148,8 +173,11 @@ class Layout:
     def published_tables(self, inside: str) -> Iterator[tuple[str, Location]]:
         """Name and folder of every published table, by name, that has a folder `inside`; none that is out of reach."""
         # In a bucket, a link and files below it may have one name.
+        adopted = self.adopted()
         for entry in sorted(set((self.warehouse / Layer.published).listed())):
             target = entry.target()
+            if target is None and entry.name in adopted:
+                continue  # a copy in place of the link
             try:
                 found = ((target or entry) / inside).is_folder()
             except (OSError, StorageError):

@@ -103,6 +103,10 @@ class Location(ABC):
         """The same place, links followed."""
 
     @abstractmethod
+    def called(self, text: str) -> Self:
+        """The place whose `str()` this is, in the same file system or store."""
+
+    @abstractmethod
     def target(self) -> Self | None:
         """Where a link leads; None if it is no link."""
 

@@ -184,7 +184,7 @@ def test_a_table_in_a_bucket_is_adopted_into_a_warehouse_in_a_bucket(
         run("adopt", "orders", "--from", "s3://old/team/orders", "--drained")
         assert run("path", "orders").output.strip() == "s3://old/team/orders"
         assert (table / OWNER).exists()
-        with pytest.raises(LayoutError, match="has a published table, s3://old/team/orders"):
+        with pytest.raises(LayoutError, match="has an adopted table, s3://old/team/orders"):
             run("adopt", "orders", "--from", "s3://old/team/other")
         assert run("doctor").exit_code == 0
         with monkeypatch.context() as elsewhere:

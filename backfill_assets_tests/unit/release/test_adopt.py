@@ -37,7 +37,7 @@ from backfill_assets.release.reconcile import SettlementKind
 from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.layout import OWNER
 from backfill_assets.storage.owner import OWNER_FILE
-from backfill_assets_tests.harness.objects import place_at
+from backfill_assets_tests.harness.objects import folder_of, place_at
 from backfill_assets_tests.harness.specifications import NAME
 from backfill_assets_tests.harness.tables import content, dataset, day, layout, rows_of
 from backfill_assets_tests.harness.world import World, lost_ledger, repaired
@@ -521,8 +521,8 @@ def test_an_adopted_table_to_which_nothing_leads_is_not_taken_for_one_that_was_n
     lose_the_link(world)
     shutil.copytree(lake, tmp_path / "copy")
     if there == "a copy":
-        shutil.copytree(lake, path_of(place.link("sales")))
-    gone = rf"sales no longer leads to {lake}, the adopted table of sales; .*backfill adopt sales --from {lake}"
+        shutil.copytree(lake, folder_of(place.link("sales")))
+    gone = rf"sales no longer leads to {place_at(lake)}, the adopted table of sales; .*backfill adopt sales --from {place_at(lake)}"
     rollback = partial(world.rollback().plan, release)
     for refused in (
         partial(world.publisher().release, unit),
@@ -535,12 +535,15 @@ def test_an_adopted_table_to_which_nothing_leads_is_not_taken_for_one_that_was_n
     assert settled.kind is SettlementKind.unreadable
     assert [swept.problem for swept in world.sweep().execute() if "no longer leads" in swept.problem]
     assert [found for found in findings(world) if "no longer leads" in found]
-    with pytest.raises(LayoutError, match=rf"has an adopted table, {lake}: name that one"):
+    with pytest.raises(LayoutError, match=rf"has an adopted table, {place_at(lake)}: name that one"):
         adoption(world).put_back("sales", place_at(tmp_path / "copy"))
+    assert str(place.leads_to("sales")) == str(place_at(lake))
     if there == "a copy":
         with pytest.raises(LayoutError, match="has a published table"):
             adoption(world).put_back("sales", place_at(lake))
-        shutil.rmtree(path_of(place.link("sales")))
+        with pytest.raises(PreconditionError, match=r"published/sales is no link but a copy.*move it away"):
+            adoption(world).give_back("sales")
+        shutil.rmtree(folder_of(place.link("sales")))
     version = DeltaTable(lake).version()
     assert adoption(world).is_lost("sales")
     adoption(world).put_back("sales", place_at(lake))
@@ -566,6 +569,28 @@ def test_a_table_whose_mark_is_gone_is_put_back_unless_it_lost_a_release(world: 
     shutil.move(world.folder / "newer", lake / "_delta_log")
     adoption(world).put_back("sales", place_at(lake))
     world.rollback().execute(release, "no")
+    assert findings(world) == []
+
+
+def test_a_table_that_was_moved_is_put_back_and_one_of_two_copies_is_refused(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    release = world.released({day(0): [7]})
+    moved = lake.with_name("moved")
+    shutil.copytree(lake, moved)
+    link = layout(world.folder).link("sales")
+    link.remove()
+    link.link_to(place_at(moved))
+    with pytest.raises(
+        LayoutError,
+        match=rf"leads to {place_at(moved)}, and {place_at(lake)} is marked .*, too: one is a copy.*remove {OWNER}",
+    ):
+        world.released({day(1): [9]})
+    (lake / OWNER).unlink()
+    link.remove()
+    adoption(world).put_back("sales", place_at(moved))
+    assert str(layout(world.folder).noted("sales")) == str(place_at(moved))
+    world.rollback().execute(release, "no")
+    assert content(moved) == {day(0): [1], day(1): [1, 5], day(2): [1]}
     assert findings(world) == []
 
 

@@ -99,8 +99,9 @@ def give_back(layout: Layout, dataset: str, *, reachable: bool) -> Location | No
         move_into(folder / _RETURNED, sorted((folder / RELEASES).fitting("*")), sync)
         (folder / RELEASES).remove_folder()
         (folder / OWNER).remove()
-    note.remove()
-    note.parent.sync()
+    if layout.noted(dataset) is not None:  # an older checkout wrote none
+        note.remove()
+        note.parent.sync()
     if target is not None:
         link.remove()
         link.parent.sync()

@@ -594,6 +594,14 @@ def test_a_table_that_was_moved_is_put_back_and_one_of_two_copies_is_refused(wor
     assert findings(world) == []
 
 
+def test_a_table_that_an_older_checkout_adopted_is_given_back(world: World, lake: Path) -> None:
+    adopted(world, lake)
+    shutil.rmtree(folder_of(layout(world.folder).note("sales")).parent)
+    assert adoption(world).give_back("sales") is not None
+    assert not (lake / OWNER).exists()
+    assert not layout(world.folder).is_adopted("sales")
+
+
 def test_an_adopted_table_that_is_lost_with_its_link_is_given_up(world: World, lake: Path) -> None:
     adopted(world, lake)
     lose_the_link(world)

@@ -84,26 +84,34 @@ def status(
 
 
 def overview(application: Application, dataset: str = "") -> Overview:
-    """The state of one dataset and its open units, by default of all.
+    """The state of one dataset and its open units, by default of all; of the others, if a table cannot be read.
 
     Raises:
         DatasetError: the dataset has problems.
+        LayoutError, StorageError, PreconditionError: its table cannot be read.
     """
-    names = [application.dataset(dataset).name] if dataset else sorted(application.datasets)
+    wanted = [application.dataset(dataset).name] if dataset else sorted(application.datasets)
+    holds = {name: application.ledger.holds(name) for name in wanted}
+    found, unread = list[dict[str, object]](), list[str]()
+    for name in wanted:
+        try:
+            found.append(_dataset(application, name, holds[name]))
+        except BackfillError as error:
+            if dataset:
+                raise
+            unread.append(f"the published table of {name}: {error}")
+    names = [str(one["dataset"]) for one in found]
     gone = {name: days for name in names if (days := application.late_deliveries.gone(name))}
-    stale = application.staleness.all(names)
-    holds = {name: application.ledger.holds(name) for name in names}
     units = application.ledger.units(dataset or None, states={UnitState.open})
-    found = [_dataset(application, name, holds[name]) for name in names]
     return {
         "datasets": found,
         "catch_up": _caught_up(application, dataset),
         "fill": _fill(application, [one for one in found if one["gaps"]]),
-        "stale": [replace(one, gone=tuple(gone.get(one.dataset, ()))) for one in stale],
+        "stale": [replace(one, gone=tuple(gone.get(one.dataset, ()))) for one in application.staleness.all(names)],
         "gone": gone,
         "holds": {name: held for name, held in holds.items() if held},
         "units": [_unit(application, u) for u in units],
-        "not_loaded": [str(f) for f in application.catalog.problems if not dataset],
+        "not_loaded": [*(str(f) for f in application.catalog.problems if not dataset), *unread],
     }
 
 
@@ -172,8 +180,8 @@ def _fill(application: Application, lacking: Collection[Mapping[str, object]]) -
     for group in application.catalog.live_groups:
         if names.isdisjoint(group) or application.dataset(group[0]).live.catch_up is not None:
             continue
-        wanted = {day for name in group for day in _gaps(application, name)}
         try:
+            wanted = {day for name in group for day in _gaps(application, name)}
             gaps = [gap for gap in Gaps(application.warehouse).of(group) if gap.day in wanted and not gap.waits_for]
             found += [f"backfill resume {unit}" for unit in sorted({gap.unit for gap in gaps if gap.unit})]
             gaps = [gap for gap in gaps if not gap.unit]
@@ -228,17 +236,23 @@ def _gaps(application: Application, name: str) -> Sequence[date]:
 
 
 def _unit(application: Application, unit: Unit) -> dict[str, object]:
-    survey = application.publisher.survey(unit.id)
-    missing = {(f.dataset, f.day) for f in survey.blockers}
+    try:
+        survey = application.publisher.survey(unit.id)
+    except BackfillError as error:
+        ready, not_ready, following = "not known", "", f"correct this: {error}"
+    else:
+        missing = {(f.dataset, f.day) for f in survey.blockers}
+        ready, following = f"{len(unit.days) - len(missing)} of {len(unit.days)}", next_command(survey)
+        not_ready = format_days((day for _, day in missing), most=3)
     return {
         "unit": unit.id,
         "days": "; ".join(f"{n} {format_days(d, most=3)}" for n, d in sorted(unit.targets.items())),
-        "ready": f"{len(unit.days) - len(missing)} of {len(unit.days)}",
-        "not_ready": format_days((day for _, day in missing), most=3),
+        "ready": ready,
+        "not_ready": not_ready,
         "mode": "its own runs" if unit.mode.value == "auto" else "backfill publish",
         "opened_at": f"{unit.opened_at:%Y-%m-%d %H:%M}",
         "by": unit.by,
-        "next": next_command(survey),
+        "next": following,
     }
 
 

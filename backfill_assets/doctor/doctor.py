@@ -58,7 +58,7 @@ class Doctor(OnWarehouse):
         """All findings, most severe first."""
         stored = self.stored.look()
         found = [*self._work(), *_examined("the table data_releases", self._projection(stored))]
-        found += _examined("files", self._files(stored))
+        found += self._files(stored)
         for name in sorted(self.tables):
             found += _examined(f"published/{name}", self._published(name, stored))
         return tuple(sorted(dict.fromkeys(found), key=lambda f: (list(FindingSeverity).index(f.severity), f.what)))
@@ -69,13 +69,13 @@ class Doctor(OnWarehouse):
         there = {table.place for table in stored}
         gone = [StoredTable(f"raw/{name}", Layer.raw, name) for name in self.datasets if f"raw/{name}" not in there]
         for table in (*stored, *gone):
-            yield from exam.of_table(table)
+            yield from _examined(f"the files of {table.place}", exam.of_table(table))
         yield from exam.of_staging(stored)
         for name in sorted(self.tables):
-            yield from exam.of_shadows(name, self.tables[name])
-        yield from exam.of_evidence(self.tables)
-        yield from exam.of_reports(self.reports)
-        yield from exam.of_sources(self.layout)
+            yield from _examined(f"the shadows of {name}", exam.of_shadows(name, self.tables[name]))
+            yield from _examined(f"the evidence about {name}", exam.of_evidence(name, self.tables[name]))
+        yield from _examined(REPORTS, exam.of_reports(self.reports))
+        yield from _examined(SOURCES, exam.of_sources(self.layout))
 
     def _work(self) -> Iterator[Finding]:
         now = self.clock.now()

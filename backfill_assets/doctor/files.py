@@ -77,16 +77,15 @@ class FilesExam:
                 remedy = f"if the ledger lost it: {RESTORE_LEDGER}; otherwise run: backfill sweep"
                 yield Finding.warning(f"{what} belongs to a unit that the ledger does not know", remedy)
 
-    def of_evidence(self, tables: Mapping[str, PublishedTable]) -> Iterator[Finding]:
+    def of_evidence(self, name: str, table: PublishedTable) -> Iterator[Finding]:
         """The shadow files behind the evidence of open units, and the logs of their shadows."""
-        for unit in self.ledger.units(states={UnitState.open}):
-            for name in sorted(unit.targets.keys() & tables.keys()):
-                evidence = self.ledger.evidence(unit.id, name).values()
-                files = [file for found in evidence for file in found.shadow_files]
-                if lost := tables[name].unreleasable(files):
-                    days = format_days(f.day for f in lost)
-                    what = f"{name} {days}: files that unit {unit.id} would release, or their shadow's log, are lost or altered"
-                    yield Finding.warning(f"{what}, first {lost[0].path}", f"run: backfill resume {unit.handle}")
+        for unit in self.ledger.units(name, states={UnitState.open}):
+            evidence = self.ledger.evidence(unit.id, name).values()
+            files = [file for found in evidence for file in found.shadow_files]
+            if lost := table.unreleasable(files):
+                days = format_days(f.day for f in lost)
+                what = f"{name} {days}: files that unit {unit.id} would release, or their shadow's log, are lost or altered"
+                yield Finding.warning(f"{what}, first {lost[0].path}", f"run: backfill resume {unit.handle}")
 
     def of_reports(self, reports: ReportFolder) -> Iterator[Finding]:
         """Reports of units that do not exist, and unfinished pages."""

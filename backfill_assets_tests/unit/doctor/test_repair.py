@@ -27,7 +27,7 @@ from backfill_assets.delta.stored_tables import StoredTables
 from backfill_assets.doctor.doctor import Repairer
 from backfill_assets.doctor.findings import Finding, FindingSeverity, RepairResult, RunAtWork
 from backfill_assets.storage.disk import path_of
-from backfill_assets.storage.layout import SET_ASIDE, ReportFolder
+from backfill_assets.storage.layout import SET_ASIDE, UNFINISHED, ReportFolder
 from backfill_assets_tests.harness.between import Died, between
 from backfill_assets_tests.harness.objects import folder_of
 from backfill_assets_tests.harness.tables import dataset, day, layout, rows_of, write_shadow
@@ -292,6 +292,19 @@ def test_data_files_stay_as_long_as_a_commit_that_was_set_aside_may_name_them(wo
     shutil.rmtree(warehouse(world) / SET_ASIDE)
     healed(world)
     assert [file.parent.name for file in home.glob("*/*.parquet")] == ["day=2026-01-01"]
+
+
+def test_a_table_out_of_reach_hides_nothing_about_the_others(two: World) -> None:
+    aged(two.homes["sales"] / "_shadow/u_9999/1/part-0.parquet", two)
+    aged(two.folder / "reports" / f"index.html{UNFINISHED}", two)
+    unit = two.open_unit({"sales": [day(0)]})
+    two.build(unit, "sales", {day(0): [1]})
+    cut(next(two.homes["sales"].glob(f"_shadow/{unit.id}/*/*/*.parquet")))
+    layout(two.folder).note("orders").parent.make_folder()
+    layout(two.folder).note("orders").write(str(two.folder / "gone"))
+    assert "no longer leads" in the(two, "the shadows of orders cannot be examined completely").what
+    for found in ("u_9999", f"files that unit {unit.id} would release", "unfinished page"):
+        the(two, found)
 
 
 def test_the_scratch_of_a_prove_that_was_killed_is_removed(world: World) -> None:

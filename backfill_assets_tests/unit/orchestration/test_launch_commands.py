@@ -19,6 +19,7 @@ from backfill_assets.core.errors import (
     ContractError,
     DatasetError,
     InvalidDayError,
+    LayoutError,
     UnitError,
 )
 from backfill_assets.core.unit import CONTRACT_TAG, REASON_TAG, UNIT_TAG, UnitState
@@ -345,6 +346,25 @@ def test_the_status_of_a_unit_has_one_line_for_all_days_in_the_same_state(house:
     assert f"next: backfill resume {unit.id}   (or give it up: backfill discard {unit.id})" in rest
     by_day = json.loads(_run("status", unit.id, "--json"))["days"]
     assert [row["day"] for row in by_day if row["dataset"] == "sales"] == [str(d) for d in days]
+
+
+def test_a_table_that_cannot_be_read_does_not_hide_the_status_of_the_others(house: House) -> None:
+    house.released({D1: [1], D2: [2]})
+    unit = house.unit({D3: [3]})
+    layout = house.application.layout
+    layout.note("sales").parent.make_folder()
+    layout.note("sales").write(str(house.world.folder / "gone"))
+    said = _words(_run("status"))
+    assert "not loaded: the published table of sales:" in said
+    assert "backfill adopt sales" in said
+    assert f"totals {D1}..{D2}" in said
+    assert f"{unit.id}: next: correct this:" in said
+    found = json.loads(_run("status", "--json"))
+    assert [one["dataset"] for one in found["datasets"]] == ["totals"]
+    (problem,) = found["not_loaded"]
+    assert "no longer leads" in problem
+    with pytest.raises(LayoutError, match="no longer leads"):
+        _run("status", "sales")
 
 
 def test_the_status_of_a_dataset_is_about_that_one_alone_and_says_what_is_next(house: House) -> None:

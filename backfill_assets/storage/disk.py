@@ -16,7 +16,7 @@ from typing import BinaryIO, Final, Self, TypeVar
 
 from backfill_assets.core.errors import LayoutError, StorageError
 from backfill_assets.core.release import StoredFile
-from backfill_assets.storage.location import Copied, Copying, Location, State
+from backfill_assets.storage.location import WILD, Copied, Copying, Location, State
 
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _SHOWN = 200
@@ -87,6 +87,9 @@ class OnDisk(Location):
             return iter(())
 
     def glob(self, pattern: str) -> Iterator[Self]:
+        if WILD.isdisjoint(pattern):
+            # As `Path.glob` does, which opens and asks for much more: a look at thousands of days has one pattern for each.
+            return iter([self / pattern] if (self / pattern).exists() else [])
         return map(type(self), self.path.glob(pattern))
 
     def files(self, home: Location, *, without: str = "", links: bool = False) -> Iterator[StoredFile]:

@@ -100,8 +100,8 @@ def discover(
         if doubt := template.doubt(relative):
             raise SourceError(f"{relative}: {doubt}")
         found[relative] = day, place, state
-    for day in sorted(days.difference(day for day, _, _ in found.values())):
-        _require_links(layout, template.filled(day))
+    empty = sorted(days.difference(day for day, _, _ in found.values()))
+    _require_links(layout, (template.filled(day) for day in empty))
     return tuple(layout.sources.each(read, found))
 
 
@@ -234,13 +234,13 @@ def _state_of(place: Location, relative: str) -> State | None:
     return None
 
 
-def _require_links(layout: Layout, pattern: str) -> None:
-    """Refuse links to nothing among the folders and names that a pattern spells out: glob skips them.
+def _require_links(layout: Layout, patterns: Iterable[str]) -> None:
+    """Refuse links to nothing among the folders and names that patterns spell out: glob skips them.
 
     Raises:
         SourceError: there is such a link, or a path cannot be checked.
     """
-    for relative in spelled_out(pattern):
+    for relative in dict.fromkeys(path for pattern in patterns for path in spelled_out(pattern)):
         _require_target(layout.sources / relative, relative)
 
 

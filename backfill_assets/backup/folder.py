@@ -173,6 +173,22 @@ class BackupFolder:
                 "backup (--backup), or bring these files back"
             )
 
+    def damaged(self, backups: Iterable[Backup]) -> Mapping[str, tuple[Location, ...]]:
+        """The files that are gone, cannot be read, or have other bytes than were saved, by the backups that need them.
+
+        Reads every byte; a file of several backups is read once.
+        """
+        needed: dict[str, dict[Location, Copied | None]] = {}
+        for backup in backups:
+            if (saved := self.files_of(backup.id)) is None:
+                needed[backup.id] = {self._of(backup.id) / _LISTED: None}
+                continue
+            files = {self.file(one): one for one in saved.files.values()}
+            needed[backup.id] = {**files, self.ledger(backup.id): saved.ledger}
+        stored = {place: expected for files in needed.values() for place, expected in files.items()}
+        whole = dict(zip(stored, self.root.each(_is_whole, stored.items()), strict=True))
+        return {name: tuple(sorted(place for place in files if not whole[place])) for name, files in needed.items()}
+
     def complete(self, backup: Backup, saved: SavedFiles) -> None:
         """Write the list of files of a backup, and last what makes it count."""
         (self._of(backup.id) / _LISTED).write(canonical_json(saved))
@@ -210,6 +226,15 @@ class BackupFolder:
 
 def _path(saved: Copied) -> str:
     return f"{saved.sha256[:2]}/{saved.sha256}"
+
+
+def _is_whole(stored: tuple[Location, Copied | None]) -> bool:
+    place, expected = stored
+    try:
+        state, digest = place.content()
+    except OSError:
+        return False
+    return expected == Copied(state.size, digest)
 
 
 def is_data(path: str) -> bool:

@@ -18,6 +18,7 @@ from backfill_assets.core.text import number_of
 from backfill_assets.settings import place_of
 
 _PLACE = "A folder, or s3://bucket/prefix."
+_MOST = 20
 
 
 def backup(
@@ -47,6 +48,9 @@ def restore(
     source: Annotated[str, typer.Argument(metavar="FROM", help="The folder that `backfill backup` was given.")],
     name: Annotated[str, typer.Option("--backup", help="The backup to restore; by default, the newest.")] = "",
     listed: Annotated[bool, typer.Option("--list", help="Show the backups that are there, and restore none.")] = False,
+    verify: Annotated[
+        bool, typer.Option(help="Read every byte of the backups that are there, and restore none.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Restore a backup into an empty ledger, and a warehouse that is empty or has lost files; nothing is overwritten.
@@ -54,6 +58,9 @@ def restore(
     backfill restore /mnt/backups/sales
     """
     place = place_of(source, os.environ)
+    if verify:
+        _verify(BackupFolder(place), name, json=json)
+        return
     if listed:
         _show([one for one in BackupFolder(place).all() if name in ("", one.id)], json=json)
         return
@@ -69,6 +76,26 @@ def restore(
         say(line)
     say("staging is built again by the next launch of each day; next: backfill doctor --repair")
     if any(one.kind.left for one in settled):
+        raise typer.Exit(1)
+
+
+def _verify(folder: BackupFolder, name: str, *, json: bool) -> None:
+    """Say which backups can be restored; exit code 1 if one cannot."""
+    chosen = folder.chosen(name)
+    backups = [chosen] if name else folder.all()
+    damaged = folder.damaged(backups)
+    for backup in () if json else backups:
+        places = damaged[backup.id]
+        say(f"{backup}: damaged: {number_of(len(places), 'file')}" if places else f"{backup}: whole")
+        for place in places[:_MOST]:
+            say(f"  {place} is gone, cannot be read, or has other bytes than were saved")
+    if json:
+        as_json({one: [str(place) for place in places] for one, places in damaged.items()})
+    elif any(damaged.values()):
+        say(
+            "remove these files: the next backup stores those again that the warehouse still has. Restore a backup that is whole"
+        )
+    if any(damaged.values()):
         raise typer.Exit(1)
 
 

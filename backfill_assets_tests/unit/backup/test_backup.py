@@ -384,6 +384,30 @@ def test_a_changed_byte_of_the_ledger_is_noticed(world: World) -> None:
         restored(world)
 
 
+def test_a_backup_is_verified_byte_by_byte_and_what_is_damaged_is_stored_again(world: World) -> None:
+    world.released({DAYS[0]: [1]})
+    first = backup(world)
+    world.released({DAYS[1]: [2]})
+    second = backup(world)
+    folder = BackupFolder(place(world))
+    assert folder.damaged([first, second]) == {first.id: (), second.id: ()}
+    both, own = (file_of(world, second, world.tables["sales"].active()[d][0].path) for d in DAYS[:2])
+    flipped(both)
+    own.unlink()
+    assert folder.damaged([first, second]) == {
+        first.id: (OnDisk(both),),
+        second.id: tuple(sorted([OnDisk(both), OnDisk(own)])),
+    }
+    both.unlink()
+    backup(world)
+    assert folder.damaged(folder.all()) == {one.id: () for one in folder.all()}
+    ledger, listed = (place(world).path / "backups" / first.id / name for name in ("ledger.db", "files.json"))
+    flipped(ledger)
+    assert folder.damaged([first]) == {first.id: (OnDisk(ledger),)}
+    listed.write_text("{")
+    assert folder.damaged([first]) == {first.id: (OnDisk(listed),)}
+
+
 @pytest.mark.parametrize("cut", [True, False])
 def test_a_lost_or_cut_file_is_named_before_anything_is_written(world: World, *, cut: bool) -> None:
     world.released({DAYS[0]: [1]})
@@ -657,6 +681,15 @@ def test_backups_may_lie_in_a_bucket(world: World, bucket: str) -> None:
     world.released({d: [1] for d in DAYS})
     first = TakeBackup(world.warehouse()).take(there)
     assert TakeBackup(world.warehouse()).take(there, keep=1).removed == (first.backup.id,)
+    (kept,) = BackupFolder(there).all()
+    assert BackupFolder(there).damaged([kept]) == {kept.id: ()}
+    lost = BackupFolder(there).ledger(kept.id)
+    before = lost.content()[1]
+    OnDisk(world.folder / "ledger.copy").copy_from(lost)
+    lost.write("x")
+    assert BackupFolder(there).damaged([kept]) == {kept.id: (lost,)}
+    lost.copy_from(OnDisk(world.folder / "ledger.copy"))
+    assert lost.content()[1] == before
     folder = world.folder / "from the bucket"
     url = f"sqlite:///{folder / 'ledger.db'}"
     RestoreBackup(layout(folder), url, world.clock, User("ada")).run(there)

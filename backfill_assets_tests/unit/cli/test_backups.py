@@ -31,6 +31,17 @@ def test_a_backup_is_made_listed_and_restored_elsewhere(
     assert listed["id"] in run("restore", place, "--list").output
     with pytest.raises(LedgerError, match="is not empty"):
         run("restore", place)
+    assert run("restore", place, "--verify").output.replace("\n", " ").rstrip().endswith(": whole")
+    file = next(file for file in (tmp_path / "backups" / "files").rglob("*") if file.is_file())
+    before = file.read_bytes()
+    file.write_bytes(b"x" * len(before))
+    damaged = run("restore", place, "--verify", "--backup", listed["id"])
+    assert damaged.exit_code == 1
+    assert "damaged: 1 file" in damaged.output
+    assert file.name in damaged.output.replace("\n", "")
+    as_json = run("restore", place, "--verify", "--json")
+    assert (as_json.exit_code, json.loads(as_json.output)) == (1, {listed["id"]: [str(file)]})
+    file.write_bytes(before)
 
     monkeypatch.setenv("BACKFILL_ASSETS_STATE", str(tmp_path / "new"))
     with pytest.raises(BackupError, match="no backup b_1; it has: b_"):

@@ -173,6 +173,11 @@ class BackupFolder:
                 "backup (--backup), or bring these files back"
             )
 
+    def undescribed(self) -> tuple[Location, ...]:
+        """The descriptions of complete backups that cannot be read; such a backup cannot be restored."""
+        places = (self.root / _BACKUPS).fitting(f"*/{_SUMMARY}")
+        return tuple(sorted(place for place in places if _read(place, Backup) is None))
+
     def damaged(self, backups: Iterable[Backup]) -> Mapping[str, tuple[Location, ...]]:
         """The files that are gone, cannot be read, or have other bytes than were saved, by the backups that need them.
 
@@ -180,7 +185,10 @@ class BackupFolder:
         """
         needed: dict[str, dict[Location, Copied | None]] = {}
         for backup in backups:
-            if (saved := self.files_of(backup.id)) is None:
+            saved = None
+            with suppress(OSError):
+                saved = self.files_of(backup.id)
+            if saved is None:
                 needed[backup.id] = {self._of(backup.id) / _LISTED: None}
                 continue
             files = {self.file(one): one for one in saved.files.values()}

@@ -81,11 +81,10 @@ def restore(
 
 def _verify(folder: BackupFolder, name: str, *, json: bool) -> None:
     """Say which backups can be restored; exit code 1 if one cannot."""
-    chosen = folder.chosen(name)
-    backups = [chosen] if name else folder.all()
-    damaged = folder.damaged(backups)
-    for backup in () if json else backups:
-        places = damaged[backup.id]
+    unread = {} if name else {place.parent.name: (place,) for place in folder.undescribed()}
+    newest = () if unread else (folder.chosen(name),)  # refuses a folder without a backup
+    damaged = {**folder.damaged(newest if name else folder.all()), **unread}
+    for backup, places in () if json else damaged.items():
         say(f"{backup}: damaged: {number_of(len(places), 'file')}" if places else f"{backup}: whole")
         for place in places[:_MOST]:
             say(f"  {place} is gone, cannot be read, or has other bytes than were saved")
@@ -93,7 +92,7 @@ def _verify(folder: BackupFolder, name: str, *, json: bool) -> None:
         as_json({one: [str(place) for place in places] for one, places in damaged.items()})
     elif any(damaged.values()):
         say(
-            "remove these files: the next backup stores those again that the warehouse still has. Restore a backup that is whole"
+            "restore a backup that is whole. Remove damaged files of files/: the next backup stores what the warehouse still has"
         )
     if any(damaged.values()):
         raise typer.Exit(1)

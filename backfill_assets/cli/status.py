@@ -96,7 +96,7 @@ def overview(application: Application, dataset: str = "") -> Overview:
     for name in wanted:
         try:
             found.append(_dataset(application, name, holds[name]))
-        except BackfillError as error:
+        except (BackfillError, OSError) as error:
             if dataset:
                 raise
             unread.append(f"the published table of {name}: {error}")
@@ -238,7 +238,7 @@ def _gaps(application: Application, name: str) -> Sequence[date]:
 def _unit(application: Application, unit: Unit) -> dict[str, object]:
     try:
         survey = application.publisher.survey(unit.id)
-    except BackfillError as error:
+    except (BackfillError, OSError) as error:
         ready, not_ready, following = "not known", "", f"correct this: {error}"
     else:
         missing = {(f.dataset, f.day) for f in survey.blockers}

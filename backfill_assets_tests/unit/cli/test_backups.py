@@ -42,6 +42,12 @@ def test_a_backup_is_made_listed_and_restored_elsewhere(
     as_json = run("restore", place, "--verify", "--json")
     assert (as_json.exit_code, json.loads(as_json.output)) == (1, {listed["id"]: [str(file)]})
     file.write_bytes(before)
+    summary = tmp_path / "backups" / "backups" / listed["id"] / "backup.json"
+    described = summary.read_text()
+    summary.write_text("{")
+    as_json = run("restore", place, "--verify", "--json")
+    assert (as_json.exit_code, json.loads(as_json.output)) == (1, {listed["id"]: [str(summary)]})
+    summary.write_text(described)
 
     monkeypatch.setenv("BACKFILL_ASSETS_STATE", str(tmp_path / "new"))
     with pytest.raises(BackupError, match="no backup b_1; it has: b_"):

@@ -49,7 +49,7 @@ def restore(
     name: Annotated[str, typer.Option("--backup", help="The backup to restore; by default, the newest.")] = "",
     listed: Annotated[bool, typer.Option("--list", help="Show the backups that are there, and restore none.")] = False,
     verify: Annotated[
-        bool, typer.Option(help="Read every byte of the backups that are there, and restore none.")
+        bool, typer.Option("--verify", help="Read every byte of the backups that are there, and restore none.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -82,8 +82,10 @@ def restore(
 def _verify(folder: BackupFolder, name: str, *, json: bool) -> None:
     """Say which backups can be restored; exit code 1 if one cannot."""
     unread = {} if name else {place.parent.name: (place,) for place in folder.undescribed()}
-    newest = () if unread else (folder.chosen(name),)  # refuses a folder without a backup
-    damaged = {**folder.damaged(newest if name else folder.all()), **unread}
+    backups = [folder.chosen(name)] if name else folder.all()
+    if not backups and not unread:
+        folder.chosen()  # says that there is none
+    damaged = {**folder.damaged(backups), **unread}
     for backup, places in () if json else damaged.items():
         say(f"{backup}: damaged: {number_of(len(places), 'file')}" if places else f"{backup}: whole")
         for place in places[:_MOST]:
@@ -91,9 +93,7 @@ def _verify(folder: BackupFolder, name: str, *, json: bool) -> None:
     if json:
         as_json({one: [str(place) for place in places] for one, places in damaged.items()})
     elif any(damaged.values()):
-        say(
-            "restore a backup that is whole. Remove damaged files of files/: the next backup stores what the warehouse still has"
-        )
+        say("remove the damaged files below files/: the next backup stores those again that the warehouse still has")
     if any(damaged.values()):
         raise typer.Exit(1)
 

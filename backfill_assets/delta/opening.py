@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
@@ -29,7 +29,12 @@ Action = Mapping[str, Any]
 
 def commits(log: Location) -> tuple[tuple[int, Location], ...]:
     """The JSON commits of a log folder, oldest first; without compacted logs and checkpoints."""
-    found = ((_COMMIT.fullmatch(path.name), path) for path in log.listed())
+    return commits_among(log.listed())
+
+
+def commits_among(entries: Iterable[Location]) -> tuple[tuple[int, Location], ...]:
+    """The same of the entries of a log folder that have been listed."""
+    found = ((_COMMIT.fullmatch(path.name), path) for path in entries)
     return tuple(sorted((int(match[1]), path) for match, path in found if match))
 
 
@@ -44,17 +49,20 @@ def read_back(table: Location, version: int, mark: str) -> Location:
     Raises:
         StorageError: it is gone, or somebody has written over it; its rows are in no version of the table.
     """
-    commit = table / LOG / commit_name(version)
-    try:
-        written = next((info.get("userMetadata") for info in actions(commit, "commitInfo")), None)
-    except FileNotFoundError:
-        written = None
-    if written != mark:
+    if commit_info(table, version).get("userMetadata") != mark:
         raise StorageError(
             f"{table}: Spark committed version {version}, and another commit is there now: another program, or a Spark server that "
             "asks another ledger, writes this table too. Nothing of this batch counts: end the other writer, and launch again"
         )
-    return commit
+    return table / LOG / commit_name(version)
+
+
+def commit_info(table: Location, version: int) -> Action:
+    """What the commit of a version says of itself; empty if it is not in the log, or no longer."""
+    try:
+        return next(actions(table / LOG / commit_name(version), "commitInfo"), {})
+    except FileNotFoundError:
+        return {}
 
 
 def actions(commit: Location, kind: str) -> Iterator[Action]:
@@ -101,10 +109,42 @@ def _at(place: Location, version: int | None) -> DeltaTable:
     return DeltaTable(str(place), version=version, storage_options=place.storage_options)
 
 
+class Newest:
+    """The newest version of one table, which is opened again only if its log has changed: an opening takes some twenty requests.
+
+    Only for reading: what changes a table in memory, such as a commit, opens one of its own. Raises like `table_at`.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[tuple[object, ...], DeltaTable] | None = None
+
+    def of(self, place: Location) -> DeltaTable:
+        """The table at this place, at its newest version."""
+        with reached(place):
+            if self._kept is not None:
+                stamp, table = self._kept
+                newer = place / LOG / commit_name(table.version() + 1)
+                if stamp == _stamp(place, table) and not newer.is_there():
+                    return table
+            table = _at(place, None)
+            # A checkpoint may have replaced its commit: then nothing tells the table from one that was put in its place.
+            stamp = _stamp(place, table)
+            self._kept = (stamp, table) if stamp[-1] else None
+            return table
+
+
+def _stamp(place: Location, table: DeltaTable) -> tuple[object, ...]:
+    version = table.version()
+    return str(place), version, (place / LOG / commit_name(version)).stamp()
+
+
 def is_table(path: Location) -> bool:
     """Whether this folder is a Delta table: its log has a commit or a checkpoint; raises what keeps it from looking."""
-    # Delta-rs would hold Python's lock while it asks: no lease is renewed meanwhile.
-    return any(place.name.endswith(".json") or ".checkpoint." in place.name for place in (path / LOG).listed())
+    # Delta-rs would hold Python's lock while it asks: no lease is renewed meanwhile. Most logs still have their first commit,
+    # and a long log takes long to list.
+    return (path / LOG / commit_name(0)).is_there() or any(
+        place.name.endswith(".json") or ".checkpoint." in place.name for place in (path / LOG).listed()
+    )
 
 
 def tables_in(folder: Location) -> tuple[Location, ...]:

@@ -1,4 +1,4 @@
-"""Reads Delta tables as domain values, and prepares the statistics of the published log."""
+"""Reads Delta tables as domain values."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from backfill_assets.core.days import parse_day
 from backfill_assets.core.errors import PreconditionError
 from backfill_assets.core.release import SHADOW, CommitKind, DataFile, ReleaseKind, TableCommit
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.delta import statistics
 from backfill_assets.delta.opening import (
     LOG,
     Action,
@@ -124,28 +125,6 @@ def _replayed(found: Sequence[Location]) -> ShadowLog:
     )
 
 
-KEPT = ("numRecords", "nullCount")
-
-
-def published_stats(text: str) -> str:
-    """The number of records and the null counts of the log's statistics, as JSON text; without bounds.
-
-    Bounds make readers drop rows silently. Spark's own bounds are wrong: it cuts timestamps to milliseconds, so the
-    maximum is below the value; a float column with NaN has a minimum but no maximum; wide decimals lose digits.
-    Leaving out only these is worse: if another column has a bound, delta-rs' PyArrow datasets read a missing bound as
-    `column >= null`, which no row meets. Days are partitions, so a bound could only save opening one file of a
-    requested day.
-
-    The result is empty if the log has no statistics; then the file's `stats` must be null: one empty *text* among the
-    files of a table makes delta-rs lose the statistics of all of them.
-    """
-    if not text.strip():
-        return ""
-    stats = json.loads(text)
-    kept = {key: stats[key] for key in KEPT if key in stats}
-    return json.dumps(kept, separators=(",", ":"), ensure_ascii=False) if kept else ""
-
-
 SCHEMA_COMMIT = "backfill_assets_schema"
 """Metadata key of the commits by which this project creates the table, adds columns or sets its retention."""
 
@@ -160,15 +139,15 @@ def sealed_path(path: str) -> str:
 def active_files(table: DeltaTable, root: Location, dataset: Dataset) -> FilesByDay:
     """The files of a loaded version by day, with the log's text of their statistics.
 
-    If the JSON commit that added a file is gone (replaced by a checkpoint), only the number of records is kept.
+    If the log no longer has that text, only the number of records is kept.
 
     Raises:
         PreconditionError: a file has no day, because its partition value is null.
     """
-    added = (add for _, commit in commits(root / LOG) for add in actions(commit, "add"))
-    texts = {add["path"]: add.get("stats") or "" for add in added}
+    found = add_actions(table, "path", "size_bytes", "modification_time", "num_records", "partition")
+    texts = statistics.texts(root / LOG, table.version(), {add["path"] for add in found})
     files = []
-    for add in add_actions(table, "path", "size_bytes", "modification_time", "num_records", "partition"):
+    for add in found:
         day = (add["partition"] or {}).get(dataset.partition_column)
         if day is None:
             raise PreconditionError(
@@ -228,7 +207,7 @@ def shadow_files(log: ShadowLog, folder: str, dataset: Dataset, days: Collection
             raise PreconditionError(f"{folder}/{path}: expected a day in {dataset.partition_column}, found null")
         day = parse_day(text, dataset.partition_column)
         if day in wanted:
-            stats = published_stats(add.get("stats") or "")
+            stats = statistics.published_stats(add.get("stats") or "")
             file = DataFile(plain_path(f"{folder}/{path}"), add["size"], day, add["modificationTime"], stats)
             files.append(file)
     return _by_day(files)

@@ -6,11 +6,12 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from urllib.parse import unquote
 
 from backfill_assets.core.errors import PreconditionError, StorageError
 from backfill_assets.core.release import SHADOW, DataFile
-from backfill_assets.delta.opening import LOG, actions, commit_name, commits, newest_commit
+from backfill_assets.delta.opening import LOG, actions, commit_name, commits, commits_among, newest_commit
 from backfill_assets.delta.reading import plain_path, shadow_log_folder
 from backfill_assets.storage.location import Location, Sync, move_into, parents_up_to, remove_all, sync
 
@@ -107,9 +108,11 @@ def kept(root: Location, bring: Sync = sync) -> Iterator[None]:
 
 def _log_files(log: Location, above: int) -> Iterator[Location]:
     """The commits after a version, then their checkpoints and the pointer to the newest one."""
-    yield from (path for version, path in commits(log) if version > above)
-    yield from (path for path in sorted(log.fitting(_CHECKPOINTS)) if int(path.name.partition(".")[0]) > above)
-    yield from log.fitting(_LAST_CHECKPOINT)
+    entries = list(log.listed())
+    yield from (path for version, path in commits_among(entries) if version > above)
+    checkpoints = sorted(path for path in entries if fnmatchcase(path.name, _CHECKPOINTS))
+    yield from (path for path in checkpoints if int(path.name.partition(".")[0]) > above)
+    yield from (path for path in entries if path.name == _LAST_CHECKPOINT)
 
 
 def _bring_with_folders(root: Location, paths: Sequence[Location], bring: Sync) -> None:

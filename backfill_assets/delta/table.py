@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from deltalake import DeltaTable
@@ -46,6 +46,7 @@ class PublishedTable:
         self._sync = sync
         self._last: tuple[tuple[object, ...], FilesByDay] | None = None
         self._looked: Location | None = None
+        self._newest = opening.Newest()
 
     @property
     def _root(self) -> Location:
@@ -79,15 +80,15 @@ class PublishedTable:
 
     def version(self) -> int:
         """The newest version; -1 while there is no table."""
-        return self._open().version() if self.exists() else -1
+        return self._open(self._newest.of).version() if self.exists() else -1
 
     def types(self) -> Types:
         """The types of the table's columns, in table order; empty while there is no table."""
-        return commit.table_types(self._open()) if self.exists() else {}
+        return commit.table_types(self._open(self._newest.of)) if self.exists() else {}
 
     def active(self, days: Collection[dt.date] | None = None) -> FilesByDay:
         """The files that readers see at the newest version, by day."""
-        found = self._files_of(self._open()) if self.exists() else {}
+        found = self._files_of(self._open(self._newest.of)) if self.exists() else {}
         return dict(found) if days is None else {day: found[day] for day in sorted(found.keys() & set(days))}
 
     def at(self, version: int) -> FilesByDay:
@@ -215,8 +216,14 @@ class PublishedTable:
         """The versions in which those of these releases were committed that were; opens the table once."""
         # The transaction identifier has the version: a commit on a compared base can only become the next one.
         with opening.reached(self._root):
-            version_of = self._open().transaction_version if self.exists() else lambda _: None
+            version_of = self._open(self._newest.of).transaction_version if self.exists() else lambda _: None
             return {release: version for release in releases if (version := version_of(release)) is not None}
+
+    def manifest_in_log(self, release: str) -> str:
+        """The hash of the manifest that a release was committed with; empty if the log has no commit of it, or no longer."""
+        version = self.committed(release)
+        info = {} if version is None else opening.commit_info(self._root, version)
+        return str(info.get("manifest") or "") if info.get("release") == release else ""
 
     def set_aside_torn(self) -> bool:
         """Set the newest commit aside if a power cut left it incomplete and unreadable; returns whether it did."""
@@ -305,9 +312,9 @@ class PublishedTable:
             self._last = last = (which, active_files(table, self._root, self._dataset))
         return last[1]
 
-    def _open(self) -> DeltaTable:
+    def _open(self, how: Callable[[Location], DeltaTable] = opening.table_at) -> DeltaTable:
         try:
-            return opening.table_at(self._root)
+            return how(self._root)
         except DeltaError as error:
             raise PreconditionError(
                 f"{self._root}: its Delta log cannot be read ({error_text(error)}); if a power cut left a release's commit "

@@ -323,7 +323,7 @@ def _require_own_days(manifest: Manifest, days: Days | None) -> None:
 
 
 def _require_committed(manifest: Manifest, table: PublishedTable) -> None:
-    committed = next((c.manifest for c in table.history() if c.release == manifest.release), manifest.hash)
+    committed = table.manifest_in_log(manifest.release) or manifest.hash
     if committed != manifest.hash:
         raise RollbackError(
             f"release {manifest.release}: its manifest in the ledger ({manifest.hash[:16]}) is not the one that was "

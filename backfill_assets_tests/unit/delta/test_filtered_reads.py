@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.core.release import DaySwap
-from backfill_assets.delta.reading import published_stats
+from backfill_assets.delta.statistics import published_stats
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.objects import folder_of

@@ -110,9 +110,10 @@ def _at(place: Location, version: int | None) -> DeltaTable:
 
 
 class Newest:
-    """The newest version of one table, which is opened again only if its log has changed: an opening takes some twenty requests.
+    """The newest version of one table, opened again only if its log has changed: in a bucket that is twenty requests.
 
-    Only for reading: what changes a table in memory, such as a commit, opens one of its own. Raises like `table_at`.
+    Only for what an open table has in memory: version, files, columns. What reads its log, or changes the table, opens one of its
+    own. Raises like `table_at`.
     """
 
     def __init__(self) -> None:

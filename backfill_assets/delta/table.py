@@ -215,8 +215,9 @@ class PublishedTable:
     def committed_among(self, releases: Iterable[str]) -> Mapping[str, int]:
         """The versions in which those of these releases were committed that were; opens the table once."""
         # The transaction identifier has the version: a commit on a compared base can only become the next one.
+        # Asks the log's files, which a clean-up removes: a table that was opened earlier would not find them.
         with opening.reached(self._root):
-            version_of = self._open(self._newest.of).transaction_version if self.exists() else lambda _: None
+            version_of = self._open().transaction_version if self.exists() else lambda _: None
             return {release: version for release in releases if (version := version_of(release)) is not None}
 
     def manifest_in_log(self, release: str) -> str:

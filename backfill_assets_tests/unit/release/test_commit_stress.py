@@ -44,7 +44,6 @@ def test_the_model_gives_back_what_a_release_took() -> None:
 
 @pytest.mark.slow
 @pytest.mark.faults
-# A release reads the statistics of all files in the log's commits, so that late commits take longer than early ones.
 @pytest.mark.timeout(900 + 3 * COMMITS)
 def test_nothing_is_lost_and_nothing_is_mixed_when_many_processes_publish_at_once(
     observed: Observed, tmp_path: Path

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
-from backfill_assets.core.errors import StorageError
+from backfill_assets.core.errors import PreconditionError, StorageError
 from backfill_assets.storage.location import Location
 
 LOG = "_delta_log"
@@ -58,11 +58,20 @@ def read_back(table: Location, version: int, mark: str) -> Location:
 
 
 def commit_info(table: Location, version: int) -> Action:
-    """What the commit of a version says of itself; empty if it is not in the log, or no longer."""
-    try:
-        return next(actions(table / LOG / commit_name(version), "commitInfo"), {})
-    except FileNotFoundError:
-        return {}
+    """What the commit of a version says of itself; empty if it is not in the log, or no longer.
+
+    Raises:
+        PreconditionError: the commit is damaged.
+        StorageError: the disk or the store fails.
+    """
+    commit = table / LOG / commit_name(version)
+    with reached(table):
+        try:
+            return next(actions(commit, "commitInfo"), {})
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise PreconditionError(f"{commit} is damaged ({error}); see: backfill doctor") from error
 
 
 def actions(commit: Location, kind: str) -> Iterator[Action]:
@@ -110,7 +119,7 @@ def _at(place: Location, version: int | None) -> DeltaTable:
 
 
 class Newest:
-    """The newest version of one table, opened again only if its log has changed: in a bucket that is twenty requests.
+    """The newest version of one table, opened again only after a new commit: in a bucket, an opening takes some twenty requests.
 
     Only for what an open table has in memory: version, files, columns. What reads its log, or changes the table, opens one of its
     own. Raises like `table_at`.
@@ -125,17 +134,18 @@ class Newest:
             if self._kept is not None:
                 stamp, table = self._kept
                 newer = place / LOG / commit_name(table.version() + 1)
-                if stamp == _stamp(place, table) and not newer.is_there():
+                if stamp == _stamp(place, table.version()) and not newer.stamp():
                     return table
+            # Before and after: what is put in its place meanwhile must not be taken for it.
+            before = _stamp(place, newest_commit(place))
             table = _at(place, None)
-            # A checkpoint may have replaced its commit: then nothing tells the table from one that was put in its place.
-            stamp = _stamp(place, table)
-            self._kept = (stamp, table) if stamp[-1] else None
+            after = _stamp(place, table.version())
+            # After a clean-up its commit may be gone; then nothing tells it from another table.
+            self._kept = (after, table) if before == after and after[-1] else None
             return table
 
 
-def _stamp(place: Location, table: DeltaTable) -> tuple[object, ...]:
-    version = table.version()
+def _stamp(place: Location, version: int) -> tuple[object, ...]:
     return str(place), version, (place / LOG / commit_name(version)).stamp()
 
 

@@ -145,7 +145,9 @@ def active_files(table: DeltaTable, root: Location, dataset: Dataset) -> FilesBy
         PreconditionError: a file has no day, because its partition value is null.
     """
     found = add_actions(table, "path", "size_bytes", "modification_time", "num_records", "partition")
-    texts = statistics.texts(root / LOG, table.version(), {add["path"] for add in found})
+    # A file without a number of records has no statistics: nothing is looked for.
+    counted = {add["path"] for add in found if add["num_records"] is not None}
+    texts = statistics.texts(root / LOG, table.version(), counted)
     files = []
     for add in found:
         day = (add["partition"] or {}).get(dataset.partition_column)

@@ -37,14 +37,17 @@ def published_stats(text: str) -> str:
 
 
 def texts(log: Location, version: int, files: Collection[str]) -> Mapping[str, str]:
-    """The log's text of the statistics of these files of a version, by path, as far as the log still has it; "" for none.
+    """The log's text of the statistics of at least these files of a version, by path, as far as the log still has it; "" for none.
 
-    Reads the newest checkpoint and the commits after it: a look at a table does not cost more with each commit. All commits are
-    read only if the checkpoint lacks the text of a file, such as that of an engine that keeps it in another form.
+    Reads the newest checkpoint and the commits after it. All commits are read if that checkpoint cannot be read, does not have the
+    text of a file, as with engines that keep it in another form, or if the log lacks a commit after it.
     """
     entries = list(log.listed())
-    since, found = _of_checkpoint(entries, version)
     commits = [(number, commit) for number, commit in commits_among(entries) if number <= version]
+    since, found = _of_checkpoint(entries, version)
+    if [number for number, _ in commits if number > since] != list(range(since + 1, version + 1)):
+        # There is a newer one in another form; what a file had at this one may be wrong by now.
+        since, found = -1, {}
     found |= _of_commits(commit for number, commit in commits if number > since)
     if found.keys() >= set(files):
         return found
@@ -63,7 +66,7 @@ def _of_checkpoint(entries: Iterable[Location], version: int) -> tuple[int, dict
         return -1, {}
     try:
         read = pq.ParquetFile(pa.BufferReader(checkpoints[newest].end())).read(["add.path", "add.stats"])
-    except (FileNotFoundError, pa.ArrowException):
-        return -1, {}  # it is torn, or was removed meanwhile; the commits have the same
-    adds = read.column("add").to_pylist() if "add" in read.column_names else []
+        adds = read.column("add").to_pylist() if "add" in read.column_names else []
+    except (OSError, UnicodeDecodeError, pa.ArrowException):
+        return -1, {}  # it is damaged, or was removed meanwhile
     return newest, {add["path"]: add["stats"] for add in adds if add and add.get("stats")}

@@ -44,7 +44,7 @@ class PublishedTable:
         self._dataset = dataset
         self._clock = clock
         self._sync = sync
-        self._last: tuple[tuple[object, ...], FilesByDay] | None = None
+        self._last: tuple[DeltaTable, FilesByDay] | None = None
         self._looked: Location | None = None
         self._newest = opening.Newest()
 
@@ -220,10 +220,9 @@ class PublishedTable:
             version_of = self._open().transaction_version if self.exists() else lambda _: None
             return {release: version for release in releases if (version := version_of(release)) is not None}
 
-    def manifest_in_log(self, release: str) -> str:
-        """The hash of the manifest that a release was committed with; empty if the log has no commit of it, or no longer."""
-        version = self.committed(release)
-        info = {} if version is None else opening.commit_info(self._root, version)
+    def manifest_at(self, version: int, release: str) -> str:
+        """The hash of a release's manifest in the commit of this version; empty if it left the log; raises like `commit_info`."""
+        info = opening.commit_info(self._root, version)
         return str(info.get("manifest") or "") if info.get("release") == release else ""
 
     def set_aside_torn(self) -> bool:
@@ -244,6 +243,8 @@ class PublishedTable:
 
     def removed_since(self, moment: dt.datetime) -> frozenset[str]:
         """Paths of the files that left the table at `moment` or later, as far back as its log goes."""
+        if self.exists():
+            self._open()  # refuses a log that lacks a commit
         edge = int(moment.timestamp() * 1000)
         return frozenset(
             removed["path"]
@@ -305,12 +306,9 @@ class PublishedTable:
         shadows.delete(self._root, paths)
 
     def _files_of(self, table: DeltaTable) -> FilesByDay:
-        # A version never changes, except by a restored backup: it may have other files, and another commit file.
-        version = table.version()
-        which = (table.metadata().id, version, (self._root / opening.LOG / opening.commit_name(version)).stamp())
         last = self._last
-        if last is None or last[0] != which:
-            self._last = last = (which, active_files(table, self._root, self._dataset))
+        if last is None or last[0] is not table:
+            self._last = last = table, active_files(table, self._root, self._dataset)
         return last[1]
 
     def _open(self, how: Callable[[Location], DeltaTable] = opening.table_at) -> DeltaTable:
@@ -346,6 +344,8 @@ class PublishedTable:
 
     def _require_version(self, found: int, expected: int) -> None:
         if found != expected:
+            # On a network drive, asking for a commit that is not there yet can hide it for a while; opening lists all.
+            self._newest = opening.Newest()
             raise TableMovedError(
                 f"{self._root}: expected version {expected}, found {found}: another writer committed in between; "
                 "check everything again on the new version"

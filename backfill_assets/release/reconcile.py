@@ -186,9 +186,9 @@ class Reconcile(OnWarehouse):
 
     def _rebuilt(self, name: str, lost: Sequence[Manifest]) -> list[Settlement]:
         table = self.tables[name]
-        versions = {m.release: version for m in lost if (version := table.committed(m.release)) is not None}
+        versions = table.committed_among(m.release for m in lost) if lost else {}
         committed = [m for m in lost if m.release in versions]
-        genuine = {m.release: m for m in committed if table.manifest_in_log(m.release) in {"", m.hash}}
+        genuine = {m.release: m for m in committed if table.manifest_at(versions[m.release], m.release) in {"", m.hash}}
         if genuine:
             # Syncing the first one to the disk also syncs all later commits.
             first = min(genuine, key=versions.__getitem__)

@@ -151,7 +151,7 @@ class Rollback(OnWarehouse):
         table = self.tables[manifest.dataset]
         until = self._window(record, table.keep_for)
         _require_own_days(manifest, days)
-        _require_committed(manifest, table)
+        _require_committed(record, table)
         version = table.version()
         active = table.active({swap.day for swap in manifest.days})
         records = self.ledger.releases(manifest.dataset)
@@ -322,9 +322,11 @@ def _require_own_days(manifest: Manifest, days: Days | None) -> None:
         )
 
 
-def _require_committed(manifest: Manifest, table: PublishedTable) -> None:
-    committed = table.manifest_in_log(manifest.release) or manifest.hash
-    if committed != manifest.hash:
+def _require_committed(record: ReleaseRecord, table: PublishedTable) -> None:
+    manifest, version = record.manifest, table.committed(record.manifest.release)
+    version = record.version if version is None else version
+    committed = "" if version is None else table.manifest_at(version, manifest.release)
+    if committed not in {"", manifest.hash}:
         raise RollbackError(
             f"release {manifest.release}: its manifest in the ledger ({manifest.hash[:16]}) is not the one that was "
             f"committed ({committed[:16]}): it was altered, so it restores nothing. Restore the ledger from a backup"

@@ -145,7 +145,7 @@ def active_files(table: DeltaTable, root: Location, dataset: Dataset) -> FilesBy
         PreconditionError: a file has no day, because its partition value is null.
     """
     found = add_actions(table, "path", "size_bytes", "modification_time", "num_records", "partition")
-    # A file without a number of records has no statistics: nothing is looked for.
+    # Statistics without a number of records are not worth a search through the whole log.
     counted = {add["path"] for add in found if add["num_records"] is not None}
     texts = statistics.texts(root / LOG, table.version(), counted)
     files = []

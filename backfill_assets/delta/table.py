@@ -307,6 +307,7 @@ class PublishedTable:
 
     def _files_of(self, table: DeltaTable) -> FilesByDay:
         last = self._last
+        # Not by its version: after a restore, the same version may have other files.
         if last is None or last[0] is not table:
             self._last = last = table, active_files(table, self._root, self._dataset)
         return last[1]

@@ -150,10 +150,8 @@ def without_texts(checkpoint: pa.Table, *, dropped: bool) -> pa.Table:
 
 @pytest.mark.parametrize("damage", ["torn", "empty", "without texts", "texts in another form"])
 def test_commits_say_what_a_checkpoint_cannot(tmp_path: Path, home: Path, damage: str) -> None:
-    version, files = (
-        DeltaTable(home).version(),
-        {path for found in texts_of(fresh(tmp_path)).values() for path, _ in found},
-    )
+    version = DeltaTable(home).version()
+    files = {path for found in texts_of(fresh(tmp_path)).values() for path, _ in found}
     place = place_at(home) / LOG
     wanted = {path: text for path, text in statistics.texts(place, version, files).items() if path in files}
     checkpoint = make_checkpoint(home)

@@ -39,7 +39,7 @@ _ADOPT = "unit/release/test_adopt"
 _DEATHS = "dagster/test_worker_deaths"
 _TABLES, _ON_SPARK = f"{UNIT}/test_source_tables", "spark/pipeline/test_source_table"
 _SCRIPT, _DATABASE = "unit/extracts/test_script", "unit/extracts/test_database"
-_STORE = f"{UNIT}/test_object_store"
+_STORE, _STILL, _CLUSTER = f"{UNIT}/test_object_store", f"{UNIT}/test_standing_still", "spark/test_on_a_cluster"
 _TWICE, _MEANWHILE = "dagster/test_launched_twice", "unit/orchestration/test_released_meanwhile"
 
 FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
@@ -307,6 +307,55 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             "finishes it.",
             _of(_STORE, "the_store_refuses_from_some_look_at_the_place_of_an_adopted_table_on"),
         ),
+        Fault(
+            "the store makes the second commit of a publication after its client gave up and took the first one back; also of a "
+            "unit that was discarded by then",
+            "The doctor finds the late commit; `backfill reconcile` takes it back, and the same unit can be published.",
+            (
+                *_of(_STORE, "a_commit_that_the_store_makes_when_its_client_has_given_up_is_taken_back"),
+                *_of(
+                    _STILL,
+                    "a_commit_that_lands_after_its_unit_was_taken_back_is_taken_back_too",
+                    "a_late_commit_of_a_discarded_unit_is_taken_back",
+                ),
+            ),
+        ),
+        Fault(
+            "the store says that it copied the log of a shadow, and did not",
+            "The log is not removed, and the publication, which is made, says so; the same command finishes it.",
+            _of(_STORE, "a_store_that_copies_nothing_loses_no_log"),
+        ),
+    ),
+    "Cluster": (
+        Fault(
+            "an executor, again and again, while days are landed, staged and built",
+            "Spark tries again, and the days are published. If it gives up, the run says that workers were lost, and a campaign "
+            "tries that batch again.",
+            (
+                *_of(_CLUSTER, "executors_that_are_killed_while_they_work_lose_nothing"),
+                *_of("spark/test_session", "workers_that_spark_gave_up_on_are_named"),
+            ),
+        ),
+        Fault(
+            "the Spark Connect server, started again at its address",
+            "The run fails by name; the next launch publishes what is missing.",
+            _of(_CLUSTER, "a_driver_that_is_killed_and_started_again_goes_on"),
+        ),
+        Fault(
+            "all workers leave; one worker has another folder where the warehouse is",
+            "The operation is interrupted and named; the worker is named, and nothing is written.",
+            _of(
+                _CLUSTER,
+                "a_cluster_without_free_cores_is_named",
+                "a_worker_that_has_another_folder_under_the_path_of_the_warehouse_is_named",
+            ),
+        ),
+        Fault(
+            "twenty minutes of kill -9 of run workers, Spark's server and executors, commands, daemon, webserver and readers, "
+            "with tables and files in a bucket, Spark on a cluster, and the rest on Postgres",
+            "No row is lost, no read is mixed, and nothing is left over.",
+            _of("dagster/test_soak", "nothing_is_lost_and_nothing_is_mixed_on_store_cluster_and_postgres"),
+        ),
     ),
     "Sources": (
         Fault(
@@ -438,6 +487,28 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
     ),
     "Others at the same table": (
+        Fault(
+            "a publication of several tables stands still between its commits, for longer than its lease, while another process "
+            "takes the first one back, or discards the unit; then it goes on",
+            "It takes back what it committed and says so. The unit, if it is not discarded, can be published again.",
+            _of(
+                _STILL,
+                "half_a_unit_is_never_published_by_a_process_that_stood_still_between_its_commits",
+                "nothing_of_a_discarded_unit_stays_published_by_a_process_that_stood_still",
+            ),
+        ),
+        Fault(
+            "whoever takes half a publication back, or sweeps, stands still for longer than its lease, while another process "
+            "publishes; a unit is discarded while it is released",
+            "What is published stays. A unit whose files a sweep may delete is not published again; a discard waits for the "
+            "release, and is refused.",
+            _of(
+                _STILL,
+                "a_process_that_stood_still_takes_nothing_back_that_was_published_meanwhile",
+                "a_sweep_that_stood_still_deletes_nothing_that_is_published_again",
+                "a_unit_that_is_being_released_is_not_discarded",
+            ),
+        ),
         Fault(
             "a release between the doctor's check and its repair; the death of another process after its commit while one waits"
             " for its lock; a running release of two tables while reconcile looks for lost ones; two rollbacks of one unit at "

@@ -51,6 +51,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
         "rollback-the commit-lost_answer",
         "publish-a copy of the shadow's log-cut",
     ),
+    "unit/faults/test_object_store.py::test_a_commit_that_the_store_makes_when_its_client_has_given_up_is_taken_back": (),
     "unit/faults/test_object_store.py::test_any_request_goes_wrong": (),
     "unit/faults/test_object_store.py::test_the_store_refuses_from_some_look_at_the_place_of_an_adopted_table_on": (
         "publish",

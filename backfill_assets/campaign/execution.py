@@ -172,12 +172,16 @@ PINNED: Final[Mapping[str, str]] = {
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     # Spark's own default, INT96, is unknown to many readers, has no statistics, and ends in the year 2262 for Arrow and Polars.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.int96AsTimestamp": "true",
+    "spark.sql.parquet.binaryAsString": "false",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
     # What names mean.
     "spark.sql.caseSensitive": "false",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.parser.quotedRegexColumnNames": "false",
+    "spark.sql.groupByOrdinal": "true",
+    "spark.sql.orderByOrdinal": "true",
     # Plans are shown completely: they show what a model reads.
     "spark.sql.debug.maxToStringFields": "100000",
     "spark.sql.maxPlanStringLength": "2147483632",

@@ -325,7 +325,7 @@ def discard(
         with opened_shell(application) as shell:
             finish(operations.discard(shell, campaign, reason=reason))
     else:
-        finish(operations.discarded(application.ledger.move(unit, {UnitState.open}, UnitState.discarded)))
+        finish(operations.discarded(application.reconcile.discard(unit)))
 
 
 @hold.command("list")

@@ -21,7 +21,6 @@ from backfill_assets.core.unit import (
     Launch,
     ReleaseMode,
     Unit,
-    UnitState,
     shown_days,
 )
 from backfill_assets.dataset.releasing import CatchUp, CatchUpOrder
@@ -29,6 +28,7 @@ from backfill_assets.dataset.sources import OnMissing, Upstream
 from backfill_assets.evidence.gaps import Gap, Gaps, newest_due
 from backfill_assets.evidence.readiness import Blocker, next_command
 from backfill_assets.release.publish import Publisher
+from backfill_assets.release.reconcile import Reconcile
 from backfill_assets.warehouse import OnWarehouse
 
 _TRIES: Final = 2
@@ -224,7 +224,7 @@ class CatchingUp(CatchUps):
             return ""
         for failed in sorted({gap.unit for gap in chosen if gap.unit}):
             # A live run opened it and failed: its days are free for this unit.
-            self.ledger.move(failed, {UnitState.open}, UnitState.discarded)
+            Reconcile(self.warehouse).discard(failed, _LOCK_WAIT)
         return self._launch(self._opened(experience, chosen))
 
     def _opened(self, experience: Experience, gaps: Sequence[Gap]) -> Unit:
@@ -288,5 +288,5 @@ class CatchingUp(CatchUps):
         return super()._is_at_work(unit) or (bool(unit) and bool(self.backfills.active(unit)))
 
     def _give_up(self, unit: Unit, why: str) -> str:
-        self.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+        Reconcile(self.warehouse).discard(unit.id, _LOCK_WAIT)
         return f"gave up unit {unit.id} of {shown_days(unit.days)}: {why}"

@@ -17,6 +17,7 @@ from backfill_assets.core.errors import CampaignError, SpecificationError
 from backfill_assets.core.unit import LOCK_WAIT, OPENED_BY, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.dataset.yaml import shown_path
 from backfill_assets.ledger.open import last_step
+from backfill_assets.release.reconcile import Reconcile
 from backfill_assets.warehouse import OnWarehouse
 
 _RESUMABLE = WORKING | {Phase.paused, Phase.stopped}
@@ -130,13 +131,15 @@ class Control(OnWarehouse):
 
         Raises:
             CampaignError: there is no such campaign, or it has no open unit (any more); names who closed it.
+            UnitError: it was just being released, and now is.
+            LedgerError: that release takes too long.
         """
         campaign = self.ledger.campaign(campaign_id)
         # Wait for the conductor's step: it might launch another backfill right after these were cancelled.
         with self.ledger.lock(f"conduct:{campaign_id}", LOCK_WAIT):
             unit = self._to_discard(campaign)
             if unit.state is UnitState.open:
-                unit = self.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+                unit = Reconcile(self.warehouse).discard(unit.id)
             self.ledger.note(self._entry(campaign, Action.discarded, reason, unit=unit.id))
             if self.conductor.backfills.active(campaign_id):
                 self.conductor.backfills.cancel(campaign_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 
 class BackfillError(Exception):
@@ -46,6 +47,10 @@ class ContractError(BackfillError):
 
 class UnitError(BackfillError):
     """Raised when a release unit does not exist or is not in the state that a command needs."""
+
+
+class TakenBackError(UnitError):
+    """Raised when another process has taken back a publication, or given up its unit, while this one stood still."""
 
 
 class ClaimedDaysError(BackfillError):
@@ -130,6 +135,10 @@ class SessionTakenOverError(EngineError):
 
 class QueryTimeoutError(EngineError):
     """Raised when one Spark operation ran longer than the query timeout and was interrupted."""
+
+
+PASSING: Final = (QueryTimeoutError, ServerLostError, ServerStartError, ForeignServerError)
+"""What may be over after a pause. What a person has to mend, such as a missing Java, stops a campaign at once."""
 
 
 class LayoutError(BackfillError):

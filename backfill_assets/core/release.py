@@ -209,6 +209,9 @@ def corrected(releases: Sequence[tuple[str, dt.datetime]], now: dt.datetime) -> 
     return found
 
 
+UNDO = "_undo"
+"""What the name of a release ends with that takes back half of a publication; the rest of it is the name of that half."""
+
 EXTRA = dt.timedelta(days=7)
 """How much longer than the longest `keep_for` files are kept, so that a rollback at the last minute finds its files."""
 

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, Row, RowMapping, delete, func, insert, select
 
 from backfill_assets.core.canonical import digest, from_json
 from backfill_assets.core.days import slices
-from backfill_assets.core.errors import UnitError
-from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState, corrected, is_ahead
+from backfill_assets.core.errors import TakenBackError, UnitError
+from backfill_assets.core.release import UNDO, Manifest, ReleaseKind, ReleaseState, corrected, is_ahead
 from backfill_assets.core.unit import Lock, ReleaseHead, ReleaseRecord, UnitState, holds_of
 from backfill_assets.ledger.codec import release_from_row
 from backfill_assets.ledger.database import Rows, matching, read_meta, upsert
@@ -27,11 +27,12 @@ _FEW: Final = 10
 class ReleaseRows(Rows):
     """The releases of the ledger."""
 
-    def intend(self, manifest: Manifest) -> None:
+    def intend(self, manifest: Manifest, *, unless_published: bool = False) -> None:
         """Store the intent of a release before its commit; safe to repeat with the same manifest.
 
         Raises:
-            UnitError: a release of this name already exists, with another manifest or abandoned.
+            UnitError: a release of this name already exists, with another manifest or abandoned; or, if this is asked for, its
+                unit is published.
         """
         text = manifest.to_json()
         row = {
@@ -39,6 +40,11 @@ class ReleaseRows(Rows):
             "state": ReleaseState.intent, "created_at": manifest.created_at, "manifest": text,
         }  # fmt: skip
         with self._database.write() as connection:
+            if unless_published and _unit_state(connection, manifest.unit) is UnitState.published:
+                raise UnitError(
+                    f"unit {manifest.unit} is published: no part of it is taken back alone; all of it: backfill rollback "
+                    f"{manifest.undoes or manifest.release} --reason '…'"
+                )
             known = select(_TABLE.c.state, _TABLE.c.manifest).where(_TABLE.c.release == manifest.release)
             found = connection.execute(known).one_or_none()
             if found is None:
@@ -62,19 +68,52 @@ class ReleaseRows(Rows):
             UnitError: there is no such release.
         """
         with self._database.write() as connection:
-            found = _state(connection, release)
-            if found.state == ReleaseState.finalized:
-                return
-            done = {"state": ReleaseState.finalized.value, "version": version, "committed_at": committed_at}
-            connection.execute(update(_TABLE).where(_TABLE.c.release == release).values(**done))
-            manifest = from_json(Manifest, found.manifest)
-            targets = {manifest.dataset: tuple(swap.day for swap in manifest.days)}
-            if connection.execute(select(units.c.id).where(units.c.id == found.unit)).one_or_none() is not None:
-                unit = load_unit(connection, found.unit)
-                set_state(connection, unit, unit_state, self._clock.now())
-                targets = dict(unit.targets)
-            if unit_state is UnitState.published and manifest.kind is ReleaseKind.publish:
-                _end_holds(connection, targets, found.number)
+            self._finalize(connection, release, version, unit_state, committed_at)
+
+    def finalize_publication(self, versions: Mapping[str, int]) -> None:
+        """Mark all releases of a unit's publication as finalized and the unit as published, in one transaction, as `finalize` does.
+
+        `versions` are those of the committed releases, by name; the last release moves the unit.
+
+        Raises:
+            UnitError: there is no such release.
+            TakenBackError: a part of it is taken back, or the unit is discarded: nothing was changed.
+        """
+        undone = _TABLE.c.release.in_([release + UNDO for release in versions])
+        lives = _TABLE.c.state != ReleaseState.abandoned.value
+        with self._database.write() as connection:
+            unit = _state(connection, next(iter(versions))).unit
+            if _unit_state(connection, unit) is UnitState.discarded:
+                raise TakenBackError(
+                    f"unit {unit} was discarded while it was released; launch its days again for a new unit"
+                )
+            if connection.execute(select(_TABLE.c.release).where(undone & lives).limit(1)).one_or_none() is not None:
+                raise TakenBackError(
+                    f"unit {unit}: another process found it half released and took that back, while this one stood still; "
+                    f"nothing of it is published now: backfill publish {unit}"
+                )
+            last = [*versions][-1]
+            for release, version in versions.items():
+                state = UnitState.published if release == last else UnitState.open
+                self._finalize(connection, release, version, state)
+
+    def _finalize(
+        self, connection: Connection, release: str, version: int, unit_state: UnitState, committed_at: dt.datetime | None = None
+    ) -> None:  # fmt: skip
+        found = _state(connection, release)
+        if found.state == ReleaseState.finalized:
+            return
+        manifest = from_json(Manifest, found.manifest)
+        at = committed_at or manifest.created_at
+        done = {"state": ReleaseState.finalized.value, "version": version, "committed_at": at}
+        connection.execute(update(_TABLE).where(_TABLE.c.release == release).values(**done))
+        targets = {manifest.dataset: tuple(swap.day for swap in manifest.days)}
+        if _unit_state(connection, found.unit) is not None:
+            unit = load_unit(connection, found.unit)
+            set_state(connection, unit, unit_state, self._clock.now())
+            targets = dict(unit.targets)
+        if unit_state is UnitState.published and manifest.kind is ReleaseKind.publish:
+            _end_holds(connection, targets, found.number)
 
     def abandon(self, release: str) -> None:
         """Abandon an intent that was never committed; `UnitError` if it was, or if there is none."""
@@ -213,6 +252,12 @@ def _state(connection: Connection, release: str) -> Row[int, str, str, str]:
     if found is None:
         raise _unknown(connection, release)
     return found
+
+
+def _unit_state(connection: Connection, unit: str) -> UnitState | None:
+    """The state of a unit; None if this ledger does not know it."""
+    found = connection.execute(select(units.c.state).where(units.c.id == unit)).scalar_one_or_none()
+    return None if found is None else UnitState(found)
 
 
 def _unknown(connection: Connection, release: str) -> UnitError:

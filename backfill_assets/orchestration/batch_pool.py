@@ -19,9 +19,8 @@ _CUT_OFF_SECONDS: Final = 15.0
 
 @dataclass
 class Slot:
-    """Does one batch; no other that works at the same time has its `number`, and so its Spark sessions."""
+    """Does one batch, in a Spark session of its own."""
 
-    number: int
     attempt: Attempt
     spark: SparkSession | None = None
 
@@ -44,7 +43,7 @@ class BatchPool:
     def attempts(self) -> tuple[int, ...]:
         """The numbers of the attempts at work."""
         with self._changed:
-            return tuple(slot.attempt.number for slot in self._working.values())
+            return tuple(self._working)
 
     def wait(self, most: int) -> None:
         """Wait until fewer than `most` are at work; raises the failure of a batch."""
@@ -60,16 +59,16 @@ class BatchPool:
     def run(self, work: Callable[[Slot], None], attempt: Attempt, most: int) -> None:
         """Do a batch: to its end if at most one is at work, otherwise only begin with it."""
         if most == 1:
-            return work(Slot(0, attempt))
+            return work(Slot(attempt))
+        slot = Slot(attempt)
         with self._changed:
-            slot = Slot(min(set(range(len(self._working) + 1)) - self._working.keys()), attempt)
-            self._working[slot.number] = slot
+            self._working[attempt.number] = slot
         # Not waited for at the end of the process: its attempt is over then.
         thread = threading.Thread(target=self._try, args=(work, slot), name=f"batch-{attempt.number}", daemon=True)
         try:
             return thread.start()
         except RuntimeError:
-            self._working.pop(slot.number)
+            self._working.pop(attempt.number)
             self._end(slot)
             raise
 
@@ -80,7 +79,7 @@ class BatchPool:
         except BaseException as error:  # noqa: BLE001  # raised again by the thread that waits
             failure = error
         with self._changed:
-            del self._working[slot.number]
+            del self._working[slot.attempt.number]
             self._failures += [failure] if failure is not None else []
             self._changed.notify_all()
 

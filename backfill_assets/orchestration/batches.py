@@ -22,14 +22,7 @@ from backfill_assets.campaign.state import CAMPAIGN_TAG, WORKING, Action, Journa
 from backfill_assets.control.conductor import REFUSED, Batch
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.days import format_days, grouped_by_text
-from backfill_assets.core.errors import (
-    BackfillError,
-    CampaignError,
-    EngineError,
-    QueryTimeoutError,
-    ServerLostError,
-    UnitError,
-)
+from backfill_assets.core.errors import PASSING, BackfillError, CampaignError, EngineError, UnitError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
@@ -172,15 +165,15 @@ def _at_work(
 ) -> Iterator[SparkSession]:
     """Open a session for a batch and keep the attempt's lease while the batch runs."""
     attempt = slot.attempt
-    lease, tag = (
-        kept_lease(application.ledger, attempt, application.settings.lease),
-        work_tag(context.run, layer, attempt.dataset, slot.number),
-    )
+    lease, tag = application.settings.lease, work_tag(context.run, layer, attempt.dataset, attempt.days[0])
     try:
-        with lease, application.session(tag, gate.execution, context.log.info) as spark:
+        with (
+            kept_lease(application.ledger, attempt, lease),
+            application.session(tag, gate.execution, context.log.info) as spark,
+        ):
             slot.spark = spark
             yield spark
-    except (QueryTimeoutError, ServerLostError) as error:
+    except PASSING as error:
         gate.engine_failed(attempt, layer, error)
         raise
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 
+from backfill_assets.campaign.state import CAMPAIGN_TAG
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.errors import SettingsError
 from backfill_assets.core.layers import Layer
@@ -48,13 +49,13 @@ def policy_of(dataset: Dataset, settings: Settings) -> dg.BackfillPolicy:
     return dg.BackfillPolicy.multi_run(max_partitions_per_run=settings.chunk or dataset.chunk_days)
 
 
-def work_tag(run: dg.DagsterRun, step: str, dataset: str, number: int = 0) -> str:
+def work_tag(run: dg.DagsterRun, step: str, dataset: str, first: dt.date | None = None) -> str:
     """The name of a step's Spark work; a retry of a crashed run has the same name, so it ends what the crash left.
 
-    Batches of a step that run at the same time have different numbers; a retry that uses fewer numbers leaves the others alone.
+    A campaign's batch has a name by its `first` day, which no two batches at work share: whichever run builds it again.
     """
-    work = f"{run.root_run_id or run.run_id}:{step}:{dataset}"
-    return f"{work}:{number}" if number else work
+    campaign = run.tags.get(CAMPAIGN_TAG) if first is not None else None
+    return f"{campaign}:{step}:{dataset}:{first}" if campaign else f"{run.root_run_id or run.run_id}:{step}:{dataset}"
 
 
 def days_of(keys: Iterable[str]) -> tuple[dt.date, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from backfill_assets.core.errors import DatasetError, ReadBackError, TableMovedError, UnitError
-from backfill_assets.core.release import DaySwap, Manifest, ReleaseKind, ReleaseState, shadow_of
+from backfill_assets.core.release import UNDO, DaySwap, Manifest, ReleaseKind, ReleaseState, shadow_of
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState, holds_of
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.ledger.open import Ledger
@@ -31,8 +31,6 @@ ROUNDS = 5
 
 WAIT = dt.timedelta(minutes=5)
 """How long a release waits for another one of the same table."""
-
-_UNDO = "_undo"
 
 
 def in_rounds(act: Callable[[], T]) -> T:
@@ -125,7 +123,7 @@ def is_rollback(record: ReleaseRecord) -> bool:
 def taken_back(records: Iterable[ReleaseRecord]) -> frozenset[str]:
     """The releases that were undone because another dataset of their unit could not be released."""
     undoings = (r.manifest for r in records if r.state is ReleaseState.finalized and r.manifest.undoes)
-    return frozenset(m.undoes for m in undoings if m.release == m.undoes + _UNDO)
+    return frozenset(m.undoes for m in undoings if m.release == m.undoes + UNDO)
 
 
 @dataclass(frozen=True)
@@ -133,10 +131,12 @@ class Finisher(OnWarehouse):
     """Updates the ledger and the shadows to match the Delta log; every method is safe to repeat."""
 
     def publish(self, versions: Mapping[str, int], manifests: Sequence[Manifest]) -> None:
-        """Finalize a publication with all datasets committed; the last one moves the unit."""
-        for manifest in manifests:
-            state = UnitState.published if manifest is manifests[-1] else UnitState.open
-            self.ledger.finalize(manifest.release, versions[manifest.release], manifest.created_at, state)
+        """Finalize a publication with all datasets committed, and with it its unit.
+
+        Raises:
+            TakenBackError: another process takes the publication back, or the unit was discarded: take it back, too.
+        """
+        self.ledger.finalize_publication({m.release: versions[m.release] for m in manifests})
 
     def seal(self, manifests: Iterable[Manifest]) -> None:
         """Seal the shadows whose files a publication added."""
@@ -147,11 +147,11 @@ class Finisher(OnWarehouse):
     def rollback(self, manifest: Manifest, version: int) -> None:
         """Finalize a committed rollback, put its days on hold, and move the unit if none of its days stay published.
 
-        The undo of an incomplete publication leaves the unit open and puts nothing on hold.
+        The undo of an incomplete publication leaves the unit open, or discarded, and puts nothing on hold.
         """
         unit = unit_or_none(self.ledger, manifest.unit)
         state = UnitState.rolled_back if unit is None else self._state_after(unit, manifest)
-        if unit is None or unit.state is not UnitState.open:
+        if unit is None or unit.state not in {UnitState.open, UnitState.discarded}:
             self.ledger.hold(holds_of(manifest))
         self.ledger.finalize(manifest.release, version, manifest.created_at, state)
 
@@ -169,23 +169,29 @@ class Finisher(OnWarehouse):
                 self.ledger.abandon(manifest.release)
 
     def undo(self, manifest: Manifest) -> Manifest:
-        """Undo one dataset of a publication because another dataset could not be committed.
+        """Undo one dataset of a publication because another dataset could not be committed, or the unit was discarded.
 
         The name of the undo follows from the release that it undoes, so a second call finds it done.
+
+        Raises:
+            UnitError: the release is not committed, or its unit has been published meanwhile.
         """
         table = self.tables[manifest.dataset]
         version = table.committed(manifest.release)
         if version is None:
             raise UnitError(f"release {manifest.release} is not committed; there is nothing to undo")
+        unit = unit_or_none(self.ledger, manifest.unit)
+        given_up = unit is not None and unit.state is UnitState.discarded
         # Finalized before it is undone, so that the ledger shows both.
-        self.ledger.finalize(manifest.release, version, manifest.created_at, UnitState.open)
+        state = UnitState.discarded if given_up else UnitState.open
+        self.ledger.finalize(manifest.release, version, manifest.created_at, state)
         back = replace(
             manifest,
-            release=manifest.release + _UNDO,
+            release=manifest.release + UNDO,
             kind=ReleaseKind.rollback,
             created_at=self.clock.now(),
             days=tuple(DaySwap(s.day, s.add, s.remove, s.evidence) for s in manifest.days),
-            reason="another dataset of the unit could not be released",
+            reason="the unit was discarded" if given_up else "another dataset of the unit could not be released",
             undoes=manifest.release,
             approved_by="",
             certificate="",
@@ -193,7 +199,7 @@ class Finisher(OnWarehouse):
         back = self._intended(back)
         # Its name is always the same: a process that died here may have left another one, which nothing was committed with.
         table.restore_manifest(back)
-        self.ledger.intend(back)
+        self.ledger.intend(back, unless_published=True)
         self.rollback(back, commit_on_newest(table, back))
         return back
 

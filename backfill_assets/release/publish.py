@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from backfill_assets.core.errors import EvidenceError, ReadBackError, UnitError
-from backfill_assets.core.release import Manifest, ReleaseKind
+from backfill_assets.core.errors import EvidenceError, ReadBackError, TakenBackError, UnitError
+from backfill_assets.core.release import Manifest, ReleaseKind, restorable_until
+from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.evidence.basis import BasisNow, ContentFingerprints
 from backfill_assets.evidence.readiness import DayBlocker, Guard, Readiness, Sanction, Survey, no_guard, refusal
@@ -27,6 +28,7 @@ from backfill_assets.release.finish import (
     undone_days,
 )
 from backfill_assets.release.reconcile import Reconcile
+from backfill_assets.release.sweep import SIGNED_OFF
 from backfill_assets.warehouse import OnWarehouse
 
 
@@ -102,7 +104,9 @@ class Publisher(OnWarehouse):
         `evidence_hash` is the approved evidence: the release accepts no other.
 
         Raises:
-            UnitError: there is no such unit, it was discarded, or some of its days were rolled back later.
+            UnitError: there is no such unit, it was discarded, some of its days were rolled back later, or all of them so long
+                ago that its files may be gone.
+            TakenBackError: this process stood still meanwhile, and another one took back what was committed.
             ClaimedDaysError: it was rolled back completely, and another unit has claimed some of its days since.
             EvidenceError: evidence is missing, failed, stale or not the approved one; names days and remedy.
             ApprovalError: its campaign does not allow the release now.
@@ -138,6 +142,7 @@ class Publisher(OnWarehouse):
             return self._already(unit)
         if unit.state is UnitState.discarded:
             raise UnitError(f"unit {unit.id} was discarded; launch its days again for a new unit")
+        self._require_kept(unit)
         survey, sanction = self._verified(unit, evidence_hash)
         if self._prepare(survey):
             # Creating the table or adding a column made a commit, so verify again on the new version.
@@ -145,11 +150,29 @@ class Publisher(OnWarehouse):
         manifests = self._manifests(survey, sanction, reason)
         with self._open_again(unit):
             versions = self._commit_all(survey, manifests)
-        self._finisher.publish(versions, manifests)
+        try:
+            self._finisher.publish(versions, manifests)
+        except TakenBackError:
+            self._take_back(versions, manifests)
+            raise
         self.checkpoint("finalize")
         self._finisher.seal(manifests)
         self.checkpoint("seal")
         return _outcome(Released, unit.id, manifests, versions)
+
+    def _require_kept(self, unit: Unit) -> None:
+        """Refuse a rolled-back unit whose files a sweep may delete, even one that is at work and has lost its lock."""
+        waits = unit.campaign and self.ledger.campaign(unit.campaign).phase not in SIGNED_OFF
+        if unit.state is not UnitState.rolled_back or waits:
+            return
+        records = self.ledger.releases(unit=unit.id)
+        newest = max((r.since for r in records if r.since is not None), default=None)
+        kept = min(self.tables[name].keep_for for name in unit.targets)
+        if newest is None or restorable_until(newest, kept) <= self.clock.now():
+            raise UnitError(
+                f"unit {unit.id} was rolled back, and its files are kept for {format_duration(kept)} only (retention.keep_for of "
+                "dataset.yaml); launch its days again for a new unit"
+            )
 
     def _verified(self, unit: Unit, evidence_hash: str | None) -> tuple[Survey, Sanction]:
         survey = self.readiness.survey(unit)

@@ -9,12 +9,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from backfill_assets.core.errors import BackfillError, LayoutError, LedgerError, PreconditionError, StorageError
+from backfill_assets.core.errors import (
+    BackfillError,
+    LayoutError,
+    LedgerError,
+    PreconditionError,
+    StorageError,
+    TakenBackError,
+)
 from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
-from backfill_assets.core.unit import ReleaseRecord, UnitState
+from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.release.finish import After, Finisher, no_after, publish_locks, unit_or_none
+from backfill_assets.release.finish import WAIT, After, Finisher, no_after, publish_locks, unit_or_none
 from backfill_assets.storage.owner import require_owner
 from backfill_assets.warehouse import OnWarehouse
 
@@ -24,7 +31,7 @@ class SettlementKind(StrEnum):
 
     finalized = "finalized: its commit is in the Delta log"
     abandoned = "abandoned: it was never committed"
-    undone = "undone: another dataset of its unit was never committed"
+    undone = "undone: its unit was discarded, or another dataset of it was not committed in time"
     rebuilt = "rebuilt from its manifest: the ledger had lost it"
     stuck = "left alone: half of its unit is committed, and that half was rewritten since; publish or discard the unit"
     busy = "left alone: another process is releasing right now"
@@ -94,6 +101,24 @@ class Reconcile(OnWarehouse):
         If its lock is not free within `wait`, another process is working on the intent.
         """
         return self._settled_groups(self._groups(self._in_state(datasets, ReleaseState.intent)), wait)
+
+    def discard(self, unit_id: str, wait: dt.timedelta = WAIT) -> Unit:
+        """Give up an open unit: nothing of it is published. A release of it that is under way ends first.
+
+        Raises:
+            UnitError: there is no such unit, or it is not open (any more), such as after that release.
+            LedgerError: that release takes longer than `wait`, or nobody can say how it ended.
+        """
+        unit = self.ledger.unit(unit_id)
+        self.settle(unit.targets.keys() & self.tables.keys(), wait)
+        with publish_locks(self.ledger, unit.targets, wait):
+            begun = [r for r in self.ledger.releases(unit=unit.id) if r.state is ReleaseState.intent]
+            if begun:
+                raise LedgerError(
+                    f"unit {unit.id}: its release {begun[0].manifest.release} was begun and may be committed; first run: "
+                    "backfill reconcile"
+                )
+            return self.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
 
     @contextmanager
     def settled(self, datasets: Collection[str], locked: Collection[str], wait: dt.timedelta) -> Iterator[None]:
@@ -229,11 +254,10 @@ class Reconcile(OnWarehouse):
             if manifest.release in true:
                 self._keep(manifest, true[manifest.release])
         finisher = Finisher(self.warehouse)
-        if len(true) == len(manifests):
-            self._finish(finisher, manifests, true)
+        if len(true) == len(manifests) and self._finished(finisher, manifests, true):
             return [Settlement(m.release, m.dataset, SettlementKind.finalized) for m in manifests]
         unit = unit_or_none(self.ledger, manifests[0].unit)
-        if not begun and unit is not None and unit.state is not UnitState.open:
+        if not begun and unit is not None and unit.state not in {UnitState.open, UnitState.discarded}:
             # The unit has been released again since: a person has to look at what is left of the first release.
             return [Settlement(m.release, m.dataset, SettlementKind.stuck) for m in manifests]
         try:
@@ -243,14 +267,19 @@ class Reconcile(OnWarehouse):
         kinds = {True: SettlementKind.undone, False: SettlementKind.abandoned}
         return [Settlement(m.release, m.dataset, kinds[m.release in true]) for m in manifests]
 
-    def _finish(self, finisher: Finisher, manifests: Sequence[Manifest], versions: Mapping[str, int]) -> None:
+    def _finished(self, finisher: Finisher, manifests: Sequence[Manifest], versions: Mapping[str, int]) -> bool:
+        """Finalize what is committed; False if it has to be taken back, since a part of it was, or its unit was discarded."""
         if manifests[0].kind is ReleaseKind.publish:
-            finisher.publish(versions, manifests)
+            try:
+                finisher.publish(versions, manifests)
+            except TakenBackError:
+                return False
             finisher.seal(manifests)
-            return
+            return True
         for manifest in manifests:
             finish = finisher.rollback if manifest.kind is ReleaseKind.rollback else finisher.baseline
             finish(manifest, versions[manifest.release])
+        return True
 
     def _keep(self, manifest: Manifest, version: int) -> None:
         # A release that counts must be on the disk: the process that committed it may have died before it synced.

@@ -44,6 +44,12 @@ def set_settings(client: Any, conf: Mapping[str, str]) -> None:
     client.config(ConfigRequest.Operation(set=ConfigRequest.Set(pairs=pairs)))
 
 
+def settings_of(client: Any, prefix: str) -> dict[str, str]:
+    """The Spark settings of a session below a prefix that somebody has set: the server's configuration, or the session."""
+    answer = client.config(ConfigRequest.Operation(get_all=ConfigRequest.GetAll(prefix=prefix)))
+    return {f"{prefix}{name.removeprefix(prefix)}": value for name, value in answer.pairs}
+
+
 def channel_builder(endpoint: Endpoint, session_id: str) -> DefaultChannelBuilder:
     """Prepare a separate connection to `endpoint` for the session `session_id` (a UUID)."""
     _kept_open()

@@ -90,9 +90,18 @@ class SparkServer:
         )
 
     def obstacle(self) -> str:
-        """Why this process cannot use a server now, such as a registration of another host; or empty. Starts none."""
+        """Why this process cannot use a server now: a registration of another host, no answer; or empty. Starts none."""
+        if self._settings.spark_url is not None:
+            endpoint = Endpoint.remote(self._settings.spark_url)
+            match ask(endpoint):
+                case Answer.READY:
+                    return ""
+                case Answer.REFUSED:
+                    return f"The Spark server at {endpoint.url} refuses the token of BACKFILL_ASSETS_SPARK_URL."
+                case Answer.SILENT:
+                    return f"The Spark server at {endpoint.url} (BACKFILL_ASSETS_SPARK_URL) does not answer; start it."
         try:
-            registration = self._own() if self._settings.spark_url is None else None
+            registration = self._own()
             if registration is not None and registration.server.find() is not None:
                 self._require_store(registration)
         except EngineError as error:

@@ -27,12 +27,13 @@ from backfill_assets.core.errors import (
 )
 from backfill_assets.core.text import format_duration
 from backfill_assets.settings import Settings
-from backfill_assets.spark.client import channel_builder, release_session, set_settings, take_session
+from backfill_assets.spark.client import channel_builder, release_session, set_settings, settings_of, take_session
 from backfill_assets.spark.driver import room_for
 from backfill_assets.spark.registration import Endpoint
 from backfill_assets.spark.server import SparkServer
 
 _TICK_SECONDS: Final = 1.0
+_REMIND_SECONDS: Final = 600.0
 _CLOSE_SECONDS: Final = 15.0
 _TAKEN_OVER: Final = "INVALID_HANDLE.SESSION_CLOSED"
 _STARTED_AGAIN: Final = (
@@ -51,6 +52,7 @@ _WENT_AWAY: Final = (
     "sparkcontext was shut down",
     "sparkcontext has been shutdown",
 )
+_LOST_WORKERS: Final = ("executorlostfailure", "fetchfailedexception")
 _GO_ON: Final = "Passed days stay; start the rest again, a unit or a campaign with backfill resume."
 
 
@@ -65,10 +67,10 @@ def open_session(
 
     `tag` names the work (run and step): work that an older attempt with the same tag left running is
     interrupted first, and that attempt can do nothing more. If the block ends with any exception,
-    including a cancelled Dagster run, all Spark work of the session is interrupted. Open it right
-    before use: the server forgets a session that does nothing for an hour.
+    including a cancelled Dagster run, all Spark work of the session is interrupted.
 
-    Raises `EngineError`: what `SparkServer.ensure` raises; `QueryTimeoutError` at the end of the
+    Raises `EngineError`: what `SparkServer.ensure` raises; one that names settings of the server that would decide
+    rows, too; `QueryTimeoutError` at the end of the
     block if an operation in it ran longer than `settings.query_timeout`; `SessionTakenOverError`
     if a newer attempt took over; `ServerLostError` if the server went away or was replaced by another one.
     Raises `StorageError` if the disk is full and no more specific error says so.
@@ -82,6 +84,7 @@ def open_session(
     try:
         keeper.start()
         _set(session, {**(conf or {}), **PINNED})
+        _require_no_other_rows(session, endpoint)
         yield cast("SparkSession", session)
         failed = False
     except BaseException as error:
@@ -124,7 +127,7 @@ class _Operations(ConnectSession.Hook):
 
 
 class _Keeper(threading.Thread):
-    """Keeps the server alive for an open session, and interrupts operations that run too long."""
+    """Keeps the server and an open session alive, and interrupts operations that run too long."""
 
     def __init__(
         self,
@@ -143,7 +146,13 @@ class _Keeper(threading.Thread):
         self._interrupting = threading.Lock()
 
     def run(self) -> None:
+        reminded = time.monotonic()
         while not self._ended.wait(_TICK_SECONDS):
+            if time.monotonic() - reminded > _REMIND_SECONDS:
+                # A server forgets a session that does nothing for an hour, and a batch may wait longer for another driver.
+                reminded = time.monotonic()
+                with contextlib.suppress(Exception):  # whoever uses the session next gets the error
+                    self._session.conf.get("spark.sql.session.timeZone")
             with contextlib.suppress(OSError):  # a full disk must not stop the check of the operations
                 self._keep_busy()
             for operation in self._operations.older_than(self.timeout.total_seconds()):
@@ -196,6 +205,17 @@ def _set(session: ConnectSession, conf: Mapping[str, str]) -> None:
         ) from error
 
 
+def _require_no_other_rows(session: ConnectSession, endpoint: Endpoint) -> None:
+    """Refuse a server that brings Spark's earlier behaviour back: the same models would build other rows on it."""
+    legacy = settings_of(session.client, "spark.sql.legacy.")
+    if other := {name: value for name, value in legacy.items() if PINNED.get(name) != value}:
+        listed = ", ".join(f"{name}={value}" for name, value in sorted(other.items()))
+        raise EngineError(
+            f"The Spark server at {endpoint.url} sets {listed}: with it, models may build other rows than on another server. "
+            "Remove that from the server's configuration (spark-defaults.conf, or --conf), and start it again."
+        )
+
+
 def _interrupt(session: ConnectSession) -> None:
     session.client.set_retry_policies([DefaultPolicy(max_retries=2, max_backoff=500)])
     with contextlib.suppress(Exception):  # the caller must see the original error
@@ -245,6 +265,11 @@ def _raise_named(error: Exception, endpoint: Endpoint, tag: str, keeper: _Keeper
     if any(mark in text.lower() for mark in _WENT_AWAY):
         raise ServerLostError(
             f"The Spark server at {endpoint.url} went away while {tag} used it. {_GO_ON} {_remedy(endpoint)}"
+        ) from error
+    if any(mark in text.lower() for mark in _LOST_WORKERS):
+        raise ServerLostError(
+            f"The Spark server at {endpoint.url} lost workers while {tag} used it, more often than it tries again. {_GO_ON} "
+            "If they ran out of memory, give them more, or the run fewer days."
         ) from error
     with room_for(tag):
         raise error

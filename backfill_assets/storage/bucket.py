@@ -20,7 +20,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 
 from backfill_assets.core.canonical import canonical_json
-from backfill_assets.core.errors import LayoutError
+from backfill_assets.core.errors import LayoutError, StorageError
 from backfill_assets.core.release import StoredFile
 from backfill_assets.storage.location import CHUNK, WILD, Copied, Location, State, local_copy
 from backfill_assets.storage.object_store import Bucket, asking, reached
@@ -216,12 +216,12 @@ class InBucket(Location):
         begin, rest = [one for one in names if one == first], [one for one in names if one != first]
         if not complete:
             for part in (rest, begin):
-                self.each(lambda one: _copy(self / one, target / one), part)
+                self.each(lambda one: _copied(self / one, target / one), part)
         for part in (begin, rest):
             self.each(lambda one: (self / one).remove(), part)
 
     def move_to(self, target: Location) -> None:
-        _copy(self, target)
+        _copied(self, target)
         self.remove()
 
     def remove(self) -> None:
@@ -347,8 +347,11 @@ def _has_mark(place: InBucket, size: int, mark: bytes) -> bool:
     return False
 
 
-def _copy(place: InBucket, target: Location) -> None:
+def _copied(place: InBucket, target: Location) -> None:
+    """Let the store copy an object, and see that it did: the original is removed next."""
     if not isinstance(target, InBucket) or target.bucket != place.bucket:
         raise LayoutError(f"{target} is not in the bucket of {place}; name a place there")
     with asking(place):
         obstore.copy(place.bucket.store, place.key, target.key)
+    if not _are_equal(place, target):
+        raise StorageError(f"{target}: the store said that it copied {place}, and it did not; {place} is still there")

@@ -173,6 +173,9 @@ def gone_from_sources(layout: Layout, deliveries: Iterable[Delivery]) -> frozens
         return False
 
     asked = tuple(deliveries)
+    if asked:
+        # Asked for an object, a store says the same if that is gone and if the bucket is; a listing fails in the latter case.
+        layout.sources.is_folder()
     found = layout.sources.each(is_there, asked)
     return frozenset(place_of(one) for one, there in zip(asked, found, strict=True) if not there)
 

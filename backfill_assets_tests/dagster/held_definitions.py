@@ -17,8 +17,8 @@ from backfill_assets_tests.dagster.gates import HOLD_VARIABLE, stand
 from backfill_assets_tests.harness.between import between
 
 CALLS = (
-    "assign", "add_deliveries", "add_staged", "lock", "add_evidence", "store_manifest", "intend", "commit", "finalize",
-    "seal",
+    "assign", "add_deliveries", "add_staged", "lock", "add_evidence", "store_manifest", "intend", "commit",
+    "finalize_publication", "seal",
 )  # fmt: skip
 
 

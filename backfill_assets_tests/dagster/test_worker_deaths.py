@@ -28,7 +28,7 @@ DEATHS = {
     "store_manifest.1": ("the evidence is stored", False),
     "intend.1": ("the manifest is stored", False),
     "commit.1": ("the intent is stored", False),
-    "finalize.1": ("the Delta commit is made", False),
+    "finalize_publication.1": ("the Delta commit is made", False),
     "seal.1": ("the release is finalized", False),
 }
 
@@ -56,7 +56,7 @@ def test_a_run_worker_dies_between_two_steps_of_the_pipeline(lab: Lab, observed:
     backfill = lab.launch(DATASET, (day,))
     pid = killed_at(gate)
     observed.injected(f"kill -9 of the run worker {pid} when {done}")
-    assert amounts(lab, DATASET, [day]) == ({day: 30} if call in {"finalize.1", "seal.1"} else {})
+    assert amounts(lab, DATASET, [day]) == ({day: 30} if call in {"finalize_publication.1", "seal.1"} else {})
     assert lab.finished(backfill) == "COMPLETED_SUCCESS", lab.failures(backfill)
     assert amounts(lab, DATASET, [day]) == {day: 30}
     attempts = [a for a in lab.application.ledger.attempts() if a.layer == "shadow" and day in a.days]

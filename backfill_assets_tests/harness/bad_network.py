@@ -24,6 +24,8 @@ from urllib.request import Request as Order
 from urllib.request import urlopen
 
 _SLOW_SECONDS: Final = 1.5
+# Longer than the clients of a store wait for an answer.
+_LATE_SECONDS: Final = 33
 _CONTROL: Final = "/-/rule"
 _HOP: Final = frozenset({"transfer-encoding", "connection"})
 
@@ -38,11 +40,16 @@ class Fault(StrEnum):
     busy = "503, slow down"
     slow = "it takes longer than others"
     expired = "403, the credentials have expired"
+    late = "the store does it when its client has given up"
     two_winners = "whoever comes second to create an object is told that it was first"
+    no_copy = "the store says that it copied an object, and does not"
 
 
-OF_A_GOOD_STORE: Final = tuple(fault for fault in Fault if fault is not Fault.two_winners)
-"""What happens before or behind a store that keeps its promises."""
+OF_A_GOOD_STORE: Final = tuple(f for f in Fault if f not in {Fault.late, Fault.two_winners, Fault.no_copy})
+"""What happens before or behind a store that keeps its promises, within seconds."""
+_COPIED: Final = (
+    b'<CopyObjectResult><ETag>"0"</ETag><LastModified>2024-01-01T00:00:00.000Z</LastModified></CopyObjectResult>'
+)
 _ANSWERS: Final = {
     Fault.conflict: (409, "ConditionalRequestConflict"),
     Fault.busy: (503, "SlowDown"),
@@ -112,8 +119,11 @@ class _Handler(BaseHTTPRequestHandler):
             status, code = _ANSWERS[fault]
             self._answer(status, [], f"<Error><Code>{code}</Code><Message>{fault}</Message></Error>".encode())
             return
-        if fault is Fault.slow:
-            time.sleep(_SLOW_SECONDS)
+        if fault is Fault.no_copy and self.headers.get("x-amz-copy-source"):
+            self._answer(HTTPStatus.OK, [], _COPIED)
+            return
+        if fault in {Fault.slow, Fault.late}:
+            time.sleep(_SLOW_SECONDS if fault is Fault.slow else _LATE_SECONDS)
         if fault is not Fault.cut:
             self._forward(body, fault)
         if fault in {Fault.cut, Fault.lost_answer, Fault.half_answer}:

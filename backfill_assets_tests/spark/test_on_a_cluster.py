@@ -148,8 +148,10 @@ def test_executors_that_are_killed_while_they_work_lose_nothing(site: Site, obse
             killed.add(one.pid)
             one.kill()
 
-    observed.found(site.while_it_works(days, kill))
+    said = site.while_it_works(days, kill)
+    observed.found(said)
     assert killed
+    assert said == "it goes through"
     site.assert_one_launch_is_enough(days)
 
 

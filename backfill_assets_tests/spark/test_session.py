@@ -15,11 +15,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from backfill_assets.campaign.execution import PINNED
-from backfill_assets.core.errors import EngineError, QueryTimeoutError, SessionTakenOverError
+from backfill_assets.core.errors import EngineError, QueryTimeoutError, ServerLostError, SessionTakenOverError
 from backfill_assets.settings import Settings
+from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import engine_environment, engine_settings, start_python
 from backfill_assets_tests.harness.waiting import wait_for
+from backfill_assets_tests.observed import Observed
 
 _NAP = "java_method('java.lang.Thread', 'sleep', 200L) AS nap"
 
@@ -159,6 +161,41 @@ def test_a_setting_that_the_server_refuses_is_named(spark_settings: Settings) ->
         open_session(spark_settings, "refused", fixed),
     ):
         raise AssertionError("unreachable: the session was never ready")
+
+
+def test_a_server_that_brings_earlier_behaviour_back_is_refused(spark_settings: Settings) -> None:
+    # The session stands for the server: what is set in either is seen in the same way.
+    earlier = {"spark.sql.legacy.statisticalAggregate": "true"}
+    with (
+        pytest.raises(EngineError, match=r"sets spark\.sql\.legacy\.statisticalAggregate=true.*Remove that"),
+        open_session(spark_settings, "earlier", earlier),
+    ):
+        raise AssertionError("unreachable: the session was never ready")
+
+
+@pytest.mark.faults
+def test_workers_that_spark_gave_up_on_are_named(spark_settings: Settings, observed: Observed) -> None:
+    text = (
+        "Job aborted due to stage failure: Task 1 in stage 3.0 failed 4 times, most recent failure: Lost task 1.3 in stage 3.0 "
+        "(TID 9): ExecutorLostFailure (executor 4 exited caused by one of the running tasks)"
+    )
+    observed.injected("the error of a job whose executors were lost more often than Spark tries again")
+    named = pytest.raises(ServerLostError, match=r"lost workers while lost.*backfill resume")
+    with named as error, open_session(spark_settings, "lost"):
+        raise PySparkException(text)
+    observed.found(error.value)
+
+
+def test_a_remote_server_that_does_not_answer_is_an_obstacle(spark_settings: Settings, tmp_path: Path) -> None:
+    endpoint = SparkServer(spark_settings).ensure()
+    environ = {"BACKFILL_ASSETS_STATE": str(tmp_path)}
+
+    def obstacle(url: str) -> str:
+        return SparkServer(Settings.from_env({**environ, "BACKFILL_ASSETS_SPARK_URL": url})).obstacle()
+
+    assert obstacle(f"{endpoint.url}/;token={endpoint.token}") == ""
+    assert "refuses the token" in obstacle(f"{endpoint.url}/;token=wrong")
+    assert "does not answer" in obstacle("sc://127.0.0.1:1")
 
 
 def test_sessions_of_two_threads_share_no_settings(spark_settings: Settings) -> None:

@@ -96,10 +96,12 @@ def test_a_server_registered_by_another_host_is_neither_used_nor_replaced_nor_st
 
 def test_another_server_may_work_beside_the_embedded_one(settings: Settings, tmp_path: Path) -> None:
     _folder(settings).write(_registration(ProcessRef.of(os.getpid())))
-    named = {"BACKFILL_ASSETS_STATE": str(tmp_path), "BACKFILL_ASSETS_SPARK_URL": "sc://spark.example.org:15002"}
+    named = {"BACKFILL_ASSETS_STATE": str(tmp_path), "BACKFILL_ASSETS_SPARK_URL": "sc://127.0.0.1:1"}
     remote = SparkServer(Settings.from_env(named))
-    assert remote.ensure() == Endpoint("sc://spark.example.org:15002")
-    assert remote.obstacle() == ""
+    assert remote.ensure() == Endpoint("sc://127.0.0.1:1")
+    assert remote.obstacle().startswith(
+        "The Spark server at sc://127.0.0.1:1 (BACKFILL_ASSETS_SPARK_URL) does not answer"
+    )
 
 
 def test_a_damaged_registration_is_refused_without_showing_its_token(settings: Settings) -> None:

@@ -40,6 +40,7 @@ class Fault(StrEnum):
 
     worker = "run worker"
     spark = "Spark server"
+    executor = "Spark executor"
     command = "backfill command"
     daemon = "Dagster daemon"
     webserver = "Dagster webserver"
@@ -65,6 +66,7 @@ _FAULTS: Final[Mapping[Fault, int]] = {
     Fault.command: 2,
     Fault.reader: 2,
     Fault.spark: 1,
+    Fault.executor: 1,
     Fault.daemon: 1,
     Fault.webserver: 1,
 }

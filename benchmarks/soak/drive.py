@@ -42,7 +42,7 @@ class Soak:
         self._calm = threading.Event()
         self._campaigns = 0
         self._last: dict[str, str] = {}
-        self.found = Found()
+        self.found = Found(absent=site.processes.absent)
 
     def run(self, seconds: float) -> None:
         """Act for so long, let everything finish, and judge; `found` always has the findings so far."""

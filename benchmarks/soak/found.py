@@ -15,8 +15,11 @@ class Found:
     """What a soak has found; every list of broken promises is empty in a good one.
 
     `acts`, `refused` and `faults` count by what was done or killed, `polls` and `away` the polls of each reader that saw
-    something and those that found no Spark server; `repaired` is what the doctor has found and repaired.
+    something and those that found no Spark server; `repaired` is what the doctor has found and repaired. `absent` are processes
+    that the installation does not have.
     """
+
+    absent: frozenset[Fault] = frozenset()
 
     acts: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -51,7 +54,7 @@ class Found:
         """What has not happened at all, so that nothing could break."""
         happened = {"publication": self.publications, "kill": self.faults.total()}
         if self.faults.total() > 2 * len(Fault):
-            happened |= {f"kill of a {fault.value}": self.faults[fault.value] for fault in Fault}
+            happened |= {f"kill of a {f.value}": self.faults[f.value] for f in Fault if f not in self.absent}
         looks = {f"look of the reader {kind}": count for kind, count in self.polls.items()}
         return tuple(f"no {what}" for what, count in {**happened, **looks}.items() if not count)
 

@@ -34,6 +34,11 @@ class Processes:
         self._command: subprocess.Popen[str] | None = None
         self._starting = threading.Lock()
 
+    @property
+    def absent(self) -> frozenset[Fault]:
+        """What this installation does not have."""
+        return frozenset({Fault.executor} if self._cluster is None else ())
+
     def start_reader(self, kind: str) -> None:
         """Start a reader, for the first time or after it was killed."""
         command = [sys.executable, "-m", "benchmarks.soak.readers", kind, self._dataset, str(self.polls(kind))]
@@ -94,7 +99,7 @@ class Processes:
             case Fault.spark if self._cluster is not None:
                 self._cluster.restart_server()
             case _:
-                # Workers and an embedded Spark server restart by themselves.
+                # Workers, executors and an embedded Spark server restart by themselves.
                 pass
         return f"{fault.value} {process.pid}"
 
@@ -118,9 +123,11 @@ class Processes:
             case Fault.worker:
                 return [process for process in self._installation.living() if is_worker(process)]
             case Fault.spark:
-                if self._cluster is None:
-                    return [process for _, process in self._spark()]
-                return [self._cluster.server(), *self._cluster.executors()]
+                return (
+                    [self._cluster.server()] if self._cluster is not None else [process for _, process in self._spark()]
+                )
+            case Fault.executor:
+                return self._cluster.executors() if self._cluster is not None else []
             case Fault.daemon:
                 return [self._installation.daemon]
             case Fault.webserver:

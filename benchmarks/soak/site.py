@@ -141,7 +141,7 @@ class Site:
 
     def write_specification(self, name: str, days: Sequence[dt.date]) -> str:
         """Write the specification of a campaign over some days; returns its path for the command."""
-        execution = {"partitions_per_batch": 3, "max_concurrency": 1, "canary": {"partitions": 1}}
+        execution = {"partitions_per_batch": 3, "max_concurrency": 2, "canary": {"partitions": 1}}
         return write_document(
             self.root, document(name, DATASET, days, execution=execution, rollback={"keep_for": "14d"})
         )

@@ -48,6 +48,14 @@ def test_a_good_soak_says_so_with_all_its_figures() -> None:
         assert observed in text
 
 
+MANY = Counter({fault.value: 5 for fault in Fault if fault is not Fault.executor})
+
+
+def test_executors_that_were_never_killed_have_proved_nothing_where_there_are_any() -> None:
+    assert replace(GOOD, faults=MANY, absent=frozenset({Fault.executor})).kept
+    assert replace(GOOD, faults=MANY).idle == ("no kill of a Spark executor",)
+
+
 @pytest.mark.parametrize(
     ("broken", "observed"),
     [

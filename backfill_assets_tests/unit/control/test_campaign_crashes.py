@@ -225,7 +225,7 @@ def test_a_publication_that_dies_is_complete_and_made_once_after_it_is_repeated(
         assert again.data_releases.differing() == ()
         again.close()
     assert Counter(calls) == {
-        "prepare": 2, "store_manifest": 2, "intend": 2, "commit": 2, "finalize": 2, "seal": 2, "note": 1, "write": 1,
+        "prepare": 2, "store_manifest": 2, "intend": 2, "commit": 2, "finalize_publication": 1, "seal": 2, "note": 1, "write": 1,
     }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ OLD, NEW = {d: [1] for d in DAYS}, {d: [2] for d in DAYS}
 COMMANDS = ("publish", "rollback")
 # Every call by which a release changes something, in the order of the calls.
 STEPS = {
-    "publish": ("store_manifest", "intend", "commit", "finalize", "seal"),
+    "publish": ("store_manifest", "intend", "commit", "finalize_publication", "seal"),
     "rollback": ("store_manifest", "intend", "commit", "hold", "finalize"),
 }
 POINTS = [(command, step) for command in COMMANDS for step in STEPS[command]]

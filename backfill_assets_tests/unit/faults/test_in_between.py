@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 def dies_after_its_commit(world: World, command: str, unit: str) -> None:
     with pytest.raises(Died):
-        say(world, command, unit, dies_at("finalize", "hold"))
+        say(world, command, unit, dies_at("finalize_publication", "hold"))
 
 
 def cut(path: Path) -> None:

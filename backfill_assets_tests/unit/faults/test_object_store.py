@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import shutil
 from collections import Counter
@@ -16,9 +17,16 @@ from backfill_assets.release.adopt import Adoption
 from backfill_assets_tests.harness.bad_network import OF_A_GOOD_STORE, BadNetwork, Fault, Rule, bad_network
 from backfill_assets_tests.harness.objects import BUCKET, ROOT_VARIABLE, ObjectStore, object_store, place_at
 from backfill_assets_tests.harness.tables import rows_of
+from backfill_assets_tests.harness.waiting import wait_for
 from backfill_assets_tests.harness.world import World, repaired
 from backfill_assets_tests.observed import Observed
-from backfill_assets_tests.unit.faults.kit import COMMANDS, DAYS, NEW, assert_one_command_finishes_it, ready, say
+from backfill_assets_tests.unit.faults.kit import COMMANDS, DAYS, NEW, OLD, assert_one_command_finishes_it, ready, say
+from backfill_assets_tests.unit.faults.test_standing_still import (
+    BOTH,
+    assert_it_can_be_published_again,
+    contents,
+    ready_unit,
+)
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 _CASES = itertools.count()
@@ -138,6 +146,39 @@ def test_a_seal_that_is_cut_off_is_found_and_repaired(
     assert [found.repair and found.repair.kind for found in remote.doctor().examine()] == [RepairKind.seal]
     repaired(remote)
     observed.found(answer, "the doctor found it and repaired it")
+
+
+def test_a_store_that_copies_nothing_loses_no_log(remote: World, network: BadNetwork, observed: Observed) -> None:
+    unit = ready(remote)
+    observed.injected("the store says that it copied the log of a shadow, and did not")
+    answer, hit = said(network, remote, "publish", unit, Rule(Fault.no_copy, "PUT", r"_sealed_log/", for_good=True))
+    assert hit
+    assert "the store said that it copied" in answer
+    assert remote.content() == NEW
+    observed.found(answer, *assert_one_command_finishes_it(remote, "publish", unit))
+
+
+def test_a_commit_that_the_store_makes_when_its_client_has_given_up_is_taken_back(
+    store: ObjectStore, network: BadNetwork, observed: Observed
+) -> None:
+    folder = store.folder / BUCKET / f"case{next(_CASES)}"
+    folder.mkdir()
+    two = World(folder, BOTH)
+    unit = ready_unit(two)
+    observed.injected(
+        "the store makes the second commit of a publication when its client no longer waits for an answer"
+    )
+    late = Rule(Fault.late, "PUT", r"published/sales/_delta_log/\d+\.json")
+    with network.under(late) as hit, pytest.raises(BackfillError) as refused:
+        two.publisher().release(unit)
+    assert hit
+    assert contents(two) == (OLD, OLD)
+    wait_for(lambda: contents(two) == (OLD, NEW), "the store to make the commit", 60)
+    two.clock.advance(dt.timedelta(minutes=5))
+    two.reconcile().run()
+    observed.found(refused.value, "the late commit is taken back; the same unit is released in the end")
+    assert_it_can_be_published_again(two, unit)
+    two.close()
 
 
 @pytest.mark.parametrize("fault", [f for f in OF_A_GOOD_STORE if f is not Fault.slow], ids=lambda fault: fault.name)

@@ -195,7 +195,7 @@ def test_a_rollback_during_a_publication_of_the_same_days_waits_or_is_refused(wo
     answers: list[BackfillError] = []
 
     def undo(call: str) -> None:
-        if call in {"intend", "commit", "finalize"} and len(answers) < 3:
+        if call in {"intend", "commit", "finalize", "finalize_publication"} and len(answers) < 3:
             with pytest.raises(BackfillError) as refused:
                 world.rollback().execute(published(world, first.id), "no")
             answers.append(refused.value)

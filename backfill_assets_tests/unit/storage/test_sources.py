@@ -235,7 +235,9 @@ def test_a_path_does_not_lead_out_of_the_sources(layout: Layout) -> None:
 
 def test_a_bucket_that_is_gone_is_named(trips: LoadedDataset, store: ObjectStore) -> None:
     layout = Layout(bucket_of(f"{store.url}/w"), bucket_of("s3://nobodys/sources"))
+    landed = [Delivery("trips", D1, f"trips/{D1}.csv", "f", 1, SystemClock().now(), SystemClock().now())]
     for call in (
+        lambda: gone_from_sources(layout, landed),
         lambda: discover(trips, layout, [D1]),
         lambda: require_sources(trips, layout, tuple),
         lambda: delivered_sizes(trips, layout, [D1]),

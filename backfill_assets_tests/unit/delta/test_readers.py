@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from backfill_assets.cli.app import app
 from backfill_assets.core.errors import DatasetError, TimeTravelError, UnitError
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets_tests.harness.clocks import FixedClock
-from backfill_assets_tests.harness.objects import folder_of
+from backfill_assets_tests.harness.objects import BUCKET, folder_of, object_store
 from backfill_assets_tests.harness.tables import dataset, day, layout, publish, write_shadow
 from backfill_assets_tests.unit.delta.every_type import TYPES, VALUES, every_type, probes
 from backfill_assets_tests.unit.delta.flights import DISTANCE, SEATS, Departure, Flights
@@ -119,6 +119,36 @@ def test_every_reader_finds_the_newest_rows(
     assert capacity(run(example, newest, monkeypatch)["capacity"]) == AFTER
 
 
+@pytest.fixture(scope="module")
+def remote(flights: Flights, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The same table in a bucket."""
+    with object_store(tmp_path_factory.mktemp("objects")) as store:
+        shutil.copytree(flights.home, store.folder / BUCKET / "published" / "flights")
+        yield {**store.environ, "AWS_ALLOW_HTTP": "true", "FLIGHTS": f"{store.url}/published/flights"}
+
+
+@pytest.mark.parametrize("reader", ["polars", "A table in a bucket", "DuckDB"])
+def test_every_reader_finds_the_rows_of_a_table_in_a_bucket(
+    reader: str, remote: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in remote.items():
+        monkeypatch.setenv(name, value)
+    (example,) = code(reader)
+    if reader == "DuckDB":
+        # With the file system of the section on buckets, as it says.
+        (other,) = code("A table in a bucket")
+        (files,) = re.findall(r"^from pyarrow\.fs .*?^files = .*?^\)$", other, re.MULTILINE | re.DOTALL)
+        files = files.replace("from deltalake import DeltaTable\n", "")
+        for line in ("from pyarrow.fs import LocalFileSystem, SubTreeFileSystem\n", 'folder = os.environ["FLIGHTS"]\n'):
+            assert line in example
+            example = example.replace(line, "")
+        whole = "SubTreeFileSystem(folder, LocalFileSystem())"
+        assert whole in example
+        example = example.replace(whole, "files").replace("DeltaTable(folder)", "DeltaTable(table)")
+        example = f"import os\n{files}\n{example}"
+    assert capacity(run(example, remote, monkeypatch)["capacity"]) == AFTER
+
+
 @pytest.mark.parametrize("number", range(len(READERS)), ids=READERS)
 def test_every_reader_finds_the_rows_as_they_were_after_a_release(
     number: int, released: dict[str, str], monkeypatch: pytest.MonkeyPatch
@@ -201,7 +231,13 @@ def test_path_refuses_a_release_with_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_every_example_of_the_document_is_tried() -> None:
-    tried = [*READERS, "As it was after a release", r"Which release is this\?", "A Dagster asset downstream"]
+    tried = [
+        *READERS,
+        "A table in a bucket",
+        "As it was after a release",
+        r"Which release is this\?",
+        "A Dagster asset downstream",
+    ]
     here = [text for title in tried for text in code(title)]
     here += [text for title in ("Where the table is", "As it was after a release") for text in code(title, "console")]
     # backfill_assets_tests/spark/test_readers_in_spark.py runs those that need Spark.

@@ -21,7 +21,9 @@ WHOLE_FILES_AT_NIGHT = {
     "dagster/test_launched_twice.py",
     "dagster/test_postgres_deaths.py",
     "dagster/test_server_deaths.py",
+    "dagster/test_soak.py",
     "dagster/test_worker_deaths.py",
+    "spark/test_on_a_cluster.py",
     "spark/test_server_restart.py",
 }
 """Each of their tests has an installation or a server of its own, and takes minutes."""
@@ -85,7 +87,7 @@ def test_a_part_that_there_is_not_is_refused(part: str) -> None:
 def test_only_these_faults_have_all_of_their_tests_at_night() -> None:
     at_night = [f.tests for faults in FAULTS.values() for f in faults if {run_of(t) for t in f.tests} == {Run.at_night}]
     assert {test.partition("::")[0] for tests in at_night for test in tests} == WHOLE_FILES_AT_NIGHT
-    assert len(at_night) == 9
+    assert len(at_night) == 12
 
 
 @pytest.mark.parametrize(

@@ -498,6 +498,20 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
             ),
         ),
         Fault(
+            "whoever takes back what was committed dies before any of its steps; others publish, discard the unit or claim its "
+            "days before that is finished",
+            "The next release of one of the tables, or `backfill reconcile`, takes the rest back; the unit stays as it is.",
+            _of(
+                _STILL,
+                "whoever_dies_while_it_takes_back_leaves_the_rest_to_the_next",
+                "whoever_dies_while_it_takes_back_a_discarded_unit_leaves_the_rest_to_the_next",
+                "a_release_of_a_neighbour_gives_no_undo_up",
+                "what_is_taken_back_leaves_a_unit_discarded_that_was_discarded_meanwhile",
+                "days_that_are_claimed_meanwhile_do_not_keep_half_a_publication",
+                "a_unit_that_nobody_can_release_can_be_discarded",
+            ),
+        ),
+        Fault(
             "whoever takes half a publication back, or sweeps, stands still for longer than its lease, while another process "
             "publishes; a unit is discarded while it is released",
             "What is published stays. A unit whose files a sweep may delete is not published again; a discard waits for the "
@@ -506,6 +520,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 _STILL,
                 "a_process_that_stood_still_takes_nothing_back_that_was_published_meanwhile",
                 "a_sweep_that_stood_still_deletes_nothing_that_is_published_again",
+                "days_that_were_rolled_back_at_different_times_are_kept_from_the_first_on",
                 "a_unit_that_is_being_released_is_not_discarded",
             ),
         ),

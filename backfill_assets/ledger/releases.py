@@ -27,12 +27,11 @@ _FEW: Final = 10
 class ReleaseRows(Rows):
     """The releases of the ledger."""
 
-    def intend(self, manifest: Manifest, *, unless_published: bool = False) -> None:
+    def intend(self, manifest: Manifest) -> None:
         """Store the intent of a release before its commit; safe to repeat with the same manifest.
 
         Raises:
-            UnitError: a release of this name already exists, with another manifest or abandoned; or, if this is asked for, its
-                unit is published.
+            UnitError: a release of this name already exists, with another manifest or abandoned.
         """
         text = manifest.to_json()
         row = {
@@ -40,11 +39,6 @@ class ReleaseRows(Rows):
             "state": ReleaseState.intent, "created_at": manifest.created_at, "manifest": text,
         }  # fmt: skip
         with self._database.write() as connection:
-            if unless_published and _unit_state(connection, manifest.unit) is UnitState.published:
-                raise UnitError(
-                    f"unit {manifest.unit} is published: no part of it is taken back alone; all of it: backfill rollback "
-                    f"{manifest.undoes or manifest.release} --reason '…'"
-                )
             known = select(_TABLE.c.state, _TABLE.c.manifest).where(_TABLE.c.release == manifest.release)
             found = connection.execute(known).one_or_none()
             if found is None:
@@ -55,8 +49,35 @@ class ReleaseRows(Rows):
                     f"{'this' if found.manifest == text else 'another'} manifest; give the new one a fresh id"
                 )
 
-    def finalize(self, release: str, version: int, committed_at: dt.datetime, unit_state: UnitState) -> None:
-        """Mark a release as finalized and move its unit, in one transaction; safe to repeat.
+    def intend_undo(self, undo: Manifest, version: int) -> None:
+        """Mark the release that it undoes as finalized in its `version`, and store the intent of the undo; safe to repeat.
+
+        In one transaction, and it leaves the unit as it is: the publication of the unit sees both or none. An abandoned intent
+        counts again.
+
+        Raises:
+            UnitError: there is no such release, or its unit is published.
+        """
+        row = {
+            "release": undo.release, "dataset": undo.dataset, "unit": undo.unit,
+            "state": ReleaseState.intent.value, "created_at": undo.created_at, "manifest": undo.to_json(),
+        }  # fmt: skip
+        ours = _TABLE.c.release == undo.release
+        with self._database.write() as connection:
+            if _unit_state(connection, undo.unit) is UnitState.published:
+                raise UnitError(
+                    f"unit {undo.unit} is published: no part of it is taken back alone; all of it: backfill rollback "
+                    f"{undo.undoes} --reason '…'"
+                )
+            self._finalize(connection, undo.undoes, version, None)
+            found = connection.execute(select(_TABLE.c.state).where(ours)).scalar_one_or_none()
+            if found is None:
+                connection.execute(insert(_TABLE).values(row))
+            elif found == ReleaseState.abandoned:
+                connection.execute(update(_TABLE).where(ours).values(row))
+
+    def finalize(self, release: str, version: int, committed_at: dt.datetime, unit_state: UnitState | None) -> None:
+        """Mark a release as finalized and move its unit, unless that is None, in one transaction; safe to repeat.
 
         If it completes the publication of a unit, it ends the holds that older rollbacks put on its days, because these
         days are published again. Holds set by users stay.
@@ -94,11 +115,12 @@ class ReleaseRows(Rows):
                 )
             last = [*versions][-1]
             for release, version in versions.items():
-                state = UnitState.published if release == last else UnitState.open
+                state = UnitState.published if release == last else None
                 self._finalize(connection, release, version, state)
 
     def _finalize(
-        self, connection: Connection, release: str, version: int, unit_state: UnitState, committed_at: dt.datetime | None = None
+        self, connection: Connection, release: str, version: int, unit_state: UnitState | None,
+        committed_at: dt.datetime | None = None,
     ) -> None:  # fmt: skip
         found = _state(connection, release)
         if found.state == ReleaseState.finalized:
@@ -110,7 +132,7 @@ class ReleaseRows(Rows):
         targets = {manifest.dataset: tuple(swap.day for swap in manifest.days)}
         if _unit_state(connection, found.unit) is not None:
             unit = load_unit(connection, found.unit)
-            set_state(connection, unit, unit_state, self._clock.now())
+            set_state(connection, unit, unit_state or unit.state, self._clock.now())
             targets = dict(unit.targets)
         if unit_state is UnitState.published and manifest.kind is ReleaseKind.publish:
             _end_holds(connection, targets, found.number)

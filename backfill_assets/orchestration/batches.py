@@ -165,7 +165,7 @@ def _at_work(
 ) -> Iterator[SparkSession]:
     """Open a session for a batch and keep the attempt's lease while the batch runs."""
     attempt = slot.attempt
-    lease, tag = application.settings.lease, work_tag(context.run, layer, attempt.dataset, attempt.days[0])
+    lease, tag = application.settings.lease, work_tag(context.run, layer, attempt.dataset, attempt)
     try:
         with (
             kept_lease(application.ledger, attempt, lease),

@@ -10,6 +10,7 @@ from backfill_assets.campaign.state import CAMPAIGN_TAG
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.errors import SettingsError
 from backfill_assets.core.layers import Layer
+from backfill_assets.core.unit import Attempt
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.settings import Settings
@@ -49,13 +50,14 @@ def policy_of(dataset: Dataset, settings: Settings) -> dg.BackfillPolicy:
     return dg.BackfillPolicy.multi_run(max_partitions_per_run=settings.chunk or dataset.chunk_days)
 
 
-def work_tag(run: dg.DagsterRun, step: str, dataset: str, first: dt.date | None = None) -> str:
+def work_tag(run: dg.DagsterRun, step: str, dataset: str, batch: Attempt | None = None) -> str:
     """The name of a step's Spark work; a retry of a crashed run has the same name, so it ends what the crash left.
 
-    A campaign's batch has a name by its `first` day, which no two batches at work share: whichever run builds it again.
+    A campaign's batch is named by its first day, which no two batches at work share, whichever run builds it again.
     """
-    campaign = run.tags.get(CAMPAIGN_TAG) if first is not None else None
-    return f"{campaign}:{step}:{dataset}:{first}" if campaign else f"{run.root_run_id or run.run_id}:{step}:{dataset}"
+    if batch is not None and CAMPAIGN_TAG in run.tags:
+        return f"{batch.unit}:{step}:{dataset}:{batch.days[0]}"
+    return f"{run.root_run_id or run.run_id}:{step}:{dataset}"
 
 
 def days_of(keys: Iterable[str]) -> tuple[dt.date, ...]:

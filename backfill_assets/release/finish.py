@@ -123,12 +123,17 @@ def is_rollback(record: ReleaseRecord) -> bool:
 def taken_back(records: Iterable[ReleaseRecord]) -> frozenset[str]:
     """The releases that were undone because another dataset of their unit could not be released."""
     undoings = (r.manifest for r in records if r.state is ReleaseState.finalized and r.manifest.undoes)
-    return frozenset(m.undoes for m in undoings if m.release == m.undoes + UNDO)
+    return frozenset(m.undoes for m in undoings if is_undo(m))
+
+
+def is_undo(manifest: Manifest) -> bool:
+    """Whether it takes a part of a publication back that could not be completed, or whose unit was discarded."""
+    return bool(manifest.undoes) and manifest.release == manifest.undoes + UNDO
 
 
 @dataclass(frozen=True)
 class Finisher(OnWarehouse):
-    """Updates the ledger and the shadows to match the Delta log; every method is safe to repeat."""
+    """Updates the ledger and the shadows to match the Delta log; every method is safe to repeat, also after a death in it."""
 
     def publish(self, versions: Mapping[str, int], manifests: Sequence[Manifest]) -> None:
         """Finalize a publication with all datasets committed, and with it its unit.
@@ -147,12 +152,14 @@ class Finisher(OnWarehouse):
     def rollback(self, manifest: Manifest, version: int) -> None:
         """Finalize a committed rollback, put its days on hold, and move the unit if none of its days stay published.
 
-        The undo of an incomplete publication leaves the unit open, or discarded, and puts nothing on hold.
+        The undo of an incomplete publication leaves the unit as it is and puts nothing on hold.
         """
+        if is_undo(manifest):
+            self.ledger.finalize(manifest.release, version, manifest.created_at, None)
+            return
         unit = unit_or_none(self.ledger, manifest.unit)
         state = UnitState.rolled_back if unit is None else self._state_after(unit, manifest)
-        if unit is None or unit.state not in {UnitState.open, UnitState.discarded}:
-            self.ledger.hold(holds_of(manifest))
+        self.ledger.hold(holds_of(manifest))
         self.ledger.finalize(manifest.release, version, manifest.created_at, state)
 
     def baseline(self, manifest: Manifest, version: int) -> None:
@@ -163,7 +170,7 @@ class Finisher(OnWarehouse):
         """Undo the committed part of a publication that cannot be completed, last first, then abandon the rest."""
         for manifest in reversed(committed):
             self.undo(manifest)
-        # While one member is still an intent, running all of this again repairs a crash in here.
+        # Until all members are undone or abandoned, reconcile finds an intent, of a member or of an undo, and goes on.
         for manifest in group:
             if manifest not in committed:
                 self.ledger.abandon(manifest.release)
@@ -182,9 +189,6 @@ class Finisher(OnWarehouse):
             raise UnitError(f"release {manifest.release} is not committed; there is nothing to undo")
         unit = unit_or_none(self.ledger, manifest.unit)
         given_up = unit is not None and unit.state is UnitState.discarded
-        # Finalized before it is undone, so that the ledger shows both.
-        state = UnitState.discarded if given_up else UnitState.open
-        self.ledger.finalize(manifest.release, version, manifest.created_at, state)
         back = replace(
             manifest,
             release=manifest.release + UNDO,
@@ -199,7 +203,7 @@ class Finisher(OnWarehouse):
         back = self._intended(back)
         # Its name is always the same: a process that died here may have left another one, which nothing was committed with.
         table.restore_manifest(back)
-        self.ledger.intend(back, unless_published=True)
+        self.ledger.intend_undo(back, version)
         self.rollback(back, commit_on_newest(table, back))
         return back
 

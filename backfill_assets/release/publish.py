@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 from backfill_assets.core.errors import EvidenceError, ReadBackError, TakenBackError, UnitError
+from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.release import Manifest, ReleaseKind, restorable_until
-from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Unit, UnitState, shown_days
 from backfill_assets.evidence.basis import BasisNow, ContentFingerprints
 from backfill_assets.evidence.readiness import DayBlocker, Guard, Readiness, Sanction, Survey, no_guard, refusal
@@ -150,11 +150,7 @@ class Publisher(OnWarehouse):
         manifests = self._manifests(survey, sanction, reason)
         with self._open_again(unit):
             versions = self._commit_all(survey, manifests)
-        try:
-            self._finisher.publish(versions, manifests)
-        except TakenBackError:
-            self._take_back(versions, manifests)
-            raise
+            self._finalize(versions, manifests)
         self.checkpoint("finalize")
         self._finisher.seal(manifests)
         self.checkpoint("seal")
@@ -162,15 +158,18 @@ class Publisher(OnWarehouse):
 
     def _require_kept(self, unit: Unit) -> None:
         """Refuse a rolled-back unit whose files a sweep may delete, even one that is at work and has lost its lock."""
-        waits = unit.campaign and self.ledger.campaign(unit.campaign).phase not in SIGNED_OFF
-        if unit.state is not UnitState.rolled_back or waits:
+        if unit.state is not UnitState.rolled_back:
             return
-        records = self.ledger.releases(unit=unit.id)
-        newest = max((r.since for r in records if r.since is not None), default=None)
-        kept = min(self.tables[name].keep_for for name in unit.targets)
-        if newest is None or restorable_until(newest, kept) <= self.clock.now():
+        if unit.campaign and self.ledger.campaign(unit.campaign).phase not in SIGNED_OFF:
+            return
+        kept: dict[DatasetDay, dt.datetime] = {}
+        for record in reversed(self.ledger.releases(unit=unit.id)):
+            if record.since is not None:
+                until = restorable_until(record.since, self.tables[record.manifest.dataset].keep_for)
+                kept |= {(record.manifest.dataset, swap.day): until for swap in record.manifest.days}
+        if over := [day for day in unit.days if day not in kept or kept[day] <= self.clock.now()]:
             raise UnitError(
-                f"unit {unit.id} was rolled back, and its files are kept for {format_duration(kept)} only (retention.keep_for of "
+                f"unit {unit.id} was rolled back, and its files of {shown_days(over)} are no longer kept (retention.keep_for of "
                 "dataset.yaml); launch its days again for a new unit"
             )
 
@@ -232,7 +231,9 @@ class Publisher(OnWarehouse):
         try:
             yield
         except Exception:
-            self.ledger.move(unit.id, {UnitState.open}, UnitState.rolled_back)
+            # Unless somebody has discarded it.
+            with suppress(UnitError):
+                self.ledger.move(unit.id, {UnitState.open}, UnitState.rolled_back)
             raise
 
     def _commit_all(self, survey: Survey, manifests: Sequence[Manifest]) -> Mapping[str, int]:
@@ -255,6 +256,13 @@ class Publisher(OnWarehouse):
             self._take_back(versions, manifests)
             raise
         return versions
+
+    def _finalize(self, versions: Mapping[str, int], manifests: Sequence[Manifest]) -> None:
+        try:
+            self._finisher.publish(versions, manifests)
+        except TakenBackError:
+            self._take_back(versions, manifests)
+            raise
 
     def _take_back(self, versions: Mapping[str, int], manifests: Sequence[Manifest]) -> None:
         self._finisher.take_back([m for m in manifests if m.release in versions], manifests)

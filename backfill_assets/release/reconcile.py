@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -21,7 +21,7 @@ from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.release.finish import WAIT, After, Finisher, no_after, publish_locks, unit_or_none
+from backfill_assets.release.finish import WAIT, After, Finisher, is_undo, no_after, publish_locks, unit_or_none
 from backfill_assets.storage.owner import require_owner
 from backfill_assets.warehouse import OnWarehouse
 
@@ -37,7 +37,7 @@ class SettlementKind(StrEnum):
     busy = "left alone: another process is releasing right now"
     projected = "written again: it did not match the ledger"
     forged = "left alone: its manifest is not the one that was committed"
-    unreadable = "left alone: its table cannot be read"
+    unreadable = "left alone: it cannot be settled now"
 
     @property
     def left(self) -> bool:
@@ -47,7 +47,7 @@ class SettlementKind(StrEnum):
 
 @dataclass(frozen=True)
 class Settlement:
-    """One release that reconciling settled or left alone; `problem` says why its table cannot be read."""
+    """One release that reconciling settled or left alone; `problem` says why it cannot be settled now."""
 
     release: str
     dataset: str
@@ -103,21 +103,20 @@ class Reconcile(OnWarehouse):
         return self._settled_groups(self._groups(self._in_state(datasets, ReleaseState.intent)), wait)
 
     def discard(self, unit_id: str, wait: dt.timedelta = WAIT) -> Unit:
-        """Give up an open unit: nothing of it is published. A release of it that is under way ends first.
+        """Give up an open unit. A release of it that is under way ends first; what is found of one later is taken back.
 
         Raises:
             UnitError: there is no such unit, or it is not open (any more), such as after that release.
-            LedgerError: that release takes longer than `wait`, or nobody can say how it ended.
+            LedgerError: that release takes longer than `wait`.
         """
         unit = self.ledger.unit(unit_id)
-        self.settle(unit.targets.keys() & self.tables.keys(), wait)
+        names = unit.targets.keys() & self.tables.keys()
+        # What cannot be settled, such as a table that cannot be read, must not keep a unit open that nobody can release.
+        with suppress(BackfillError, OSError):
+            require_owner(self.layout, self.ledger.id, self.ledger.name)
+            self.settle(names, wait)
+            self._catch_up(names, wait)
         with publish_locks(self.ledger, unit.targets, wait):
-            begun = [r for r in self.ledger.releases(unit=unit.id) if r.state is ReleaseState.intent]
-            if begun:
-                raise LedgerError(
-                    f"unit {unit.id}: its release {begun[0].manifest.release} was begun and may be committed; first run: "
-                    "backfill reconcile"
-                )
             return self.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
 
     @contextmanager
@@ -229,14 +228,15 @@ class Reconcile(OnWarehouse):
 
     def _groups(self, members: Sequence[Manifest]) -> list[list[Manifest]]:
         """The members grouped with the releases that succeed or fail with them: those of one publication of a unit."""
-        groups: dict[tuple[str, dt.datetime, ReleaseKind], list[Manifest]] = {}
+        groups: dict[tuple[str, dt.datetime, str], list[Manifest]] = {}
         # Publications first, whatever the clocks say: taking half of one back also completes its unfinished rollback.
         oldest_first = list(reversed(members))
         for manifest in sorted(oldest_first, key=lambda m: m.kind is ReleaseKind.rollback):
-            key = (manifest.unit, manifest.created_at, manifest.kind)
+            alone = "" if manifest.kind is ReleaseKind.publish else manifest.release
+            key = (manifest.unit, manifest.created_at, alone)
             if key not in groups:
-                siblings = self.ledger.releases(unit=manifest.unit)
-                own = [r.manifest for r in siblings if (r.manifest.unit, r.manifest.created_at, r.manifest.kind) == key]
+                siblings = [manifest] if alone else [r.manifest for r in self.ledger.releases(unit=manifest.unit)]
+                own = [m for m in siblings if (m.created_at, m.kind) == (manifest.created_at, manifest.kind)]
                 rank = self.catalog.upstream_first({m.dataset for m in own})
                 groups[key] = sorted(own, key=lambda m: rank.index(m.dataset))
         return list(groups.values())
@@ -257,6 +257,8 @@ class Reconcile(OnWarehouse):
         if len(true) == len(manifests) and self._finished(finisher, manifests, true):
             return [Settlement(m.release, m.dataset, SettlementKind.finalized) for m in manifests]
         unit = unit_or_none(self.ledger, manifests[0].unit)
+        if is_undo(manifests[0]) and (unit is None or unit.state is not UnitState.published):
+            return self._undone(finisher, manifests[0])
         if not begun and unit is not None and unit.state not in {UnitState.open, UnitState.discarded}:
             # The unit has been released again since: a person has to look at what is left of the first release.
             return [Settlement(m.release, m.dataset, SettlementKind.stuck) for m in manifests]
@@ -266,6 +268,15 @@ class Reconcile(OnWarehouse):
             return [Settlement(m.release, m.dataset, SettlementKind.stuck) for m in manifests]
         kinds = {True: SettlementKind.undone, False: SettlementKind.abandoned}
         return [Settlement(m.release, m.dataset, kinds[m.release in true]) for m in manifests]
+
+    def _undone(self, finisher: Finisher, undo: Manifest) -> list[Settlement]:
+        """Complete what a process began to take back before it died."""
+        kind = SettlementKind.undone
+        try:
+            finisher.undo(self.ledger.release(undo.undoes).manifest)
+        except PreconditionError:
+            kind = SettlementKind.stuck
+        return [Settlement(undo.undoes, undo.dataset, kind)]
 
     def _finished(self, finisher: Finisher, manifests: Sequence[Manifest], versions: Mapping[str, int]) -> bool:
         """Finalize what is committed; False if it has to be taken back, since a part of it was, or its unit was discarded."""

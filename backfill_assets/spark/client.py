@@ -94,17 +94,27 @@ def take_session(endpoint: Endpoint, key: str) -> str:
     for generation in itertools.count():
         session_id = str(uuid.uuid5(uuid.NAMESPACE_URL, f"backfill_assets:{key}:{generation}"))
         release_session(endpoint, session_id, for_good=True)
-        with _calls(endpoint, session_id) as (stub, user, metadata):
-            request = ConfigRequest(session_id=session_id, user_context=user)
-            request.operation.get.keys.append("spark.sql.session.timeZone")
-            try:
-                stub.Config(request, timeout=_RPC_SECONDS, metadata=metadata)
-            except grpc.RpcError as error:
-                if "SESSION_CLOSED" not in str(error):
-                    raise _lost(endpoint, error) from error
-            else:
-                return session_id
+        try:
+            _ask_session(endpoint, session_id)
+        except grpc.RpcError as error:
+            if "SESSION_CLOSED" not in str(error):
+                raise _lost(endpoint, error) from error
+        else:
+            return session_id
     raise AssertionError("unreachable: there is always a next generation")
+
+
+def remind(endpoint: Endpoint, session_id: str) -> None:
+    """Let the server know that a session is in use; whoever uses it next learns if it is gone."""
+    with contextlib.suppress(grpc.RpcError):
+        _ask_session(endpoint, session_id)
+
+
+def _ask_session(endpoint: Endpoint, session_id: str) -> None:
+    with _calls(endpoint, session_id) as (stub, user, metadata):
+        request = ConfigRequest(session_id=session_id, user_context=user)
+        request.operation.get.keys.append("spark.sql.session.timeZone")
+        stub.Config(request, timeout=_RPC_SECONDS, metadata=metadata)
 
 
 def release_session(endpoint: Endpoint, session_id: str, *, for_good: bool = False) -> None:

@@ -27,7 +27,14 @@ from backfill_assets.core.errors import (
 )
 from backfill_assets.core.text import format_duration
 from backfill_assets.settings import Settings
-from backfill_assets.spark.client import channel_builder, release_session, set_settings, settings_of, take_session
+from backfill_assets.spark.client import (
+    channel_builder,
+    release_session,
+    remind,
+    set_settings,
+    settings_of,
+    take_session,
+)
 from backfill_assets.spark.driver import room_for
 from backfill_assets.spark.registration import Endpoint
 from backfill_assets.spark.server import SparkServer
@@ -79,7 +86,10 @@ def open_session(
     endpoint = server.ensure(say)
     operations = _Operations(_checked(tag))
     session = _connect(endpoint, tag, operations)
-    keeper = _Keeper(session, operations, settings.query_timeout, lambda: server.keep_busy(endpoint))
+    keeper = _Keeper(
+        session, operations, settings.query_timeout,
+        lambda: server.keep_busy(endpoint), lambda: remind(endpoint, session.session_id),
+    )  # fmt: skip
     failed = True
     try:
         keeper.start()
@@ -135,11 +145,13 @@ class _Keeper(threading.Thread):
         operations: _Operations,
         timeout: timedelta,
         keep_busy: Callable[[], None],
+        remind: Callable[[], None],
     ) -> None:
         super().__init__(name=f"spark-session-{session.session_id}", daemon=True)
         self._session = session
         self._operations = operations
         self._keep_busy = keep_busy
+        self._remind = remind
         self._ended = threading.Event()
         self.timeout = timeout
         self._timed_out = False
@@ -151,8 +163,7 @@ class _Keeper(threading.Thread):
             if time.monotonic() - reminded > _REMIND_SECONDS:
                 # A server forgets a session that does nothing for an hour, and a batch may wait longer for another driver.
                 reminded = time.monotonic()
-                with contextlib.suppress(Exception):  # whoever uses the session next gets the error
-                    self._session.conf.get("spark.sql.session.timeZone")
+                self._remind()
             with contextlib.suppress(OSError):  # a full disk must not stop the check of the operations
                 self._keep_busy()
             for operation in self._operations.older_than(self.timeout.total_seconds()):

@@ -384,7 +384,7 @@ def test_a_dataset_with_a_window_builds_one_batch_at_a_time_and_raw_lands_one(
     runs.has_own_window = True
     assert runs.work()
     assert [tag for tag in runs.tags if "staging" not in tag] == [
-        f"{NAME}:{layer}:sales:{day}" for layer in ("raw", "shadow") for day in (REST[0], REST[2])
+        f"{runs.world.campaign().unit}:{layer}:sales:{day}" for layer in ("raw", "shadow") for day in (REST[0], REST[2])
     ]
 
 
@@ -400,7 +400,9 @@ def test_two_batches_of_one_run_are_at_work_at_the_same_time_in_sessions_of_thei
     )
     assert {a.state for a in runs.world.ledger.attempts(runs.world.campaign().unit)} == {AttemptState.done}
     layers = ("staging", "shadow")
-    assert sorted(runs.tags) == sorted(f"{NAME}:{layer}:sales:{day}" for layer in layers for day in (REST[0], REST[2]))
+    assert sorted(runs.tags) == sorted(
+        f"{runs.world.campaign().unit}:{layer}:sales:{day}" for layer in layers for day in (REST[0], REST[2])
+    )
     runs.world.conduct()
     assert runs.world.standings.of(NAME).state is CampaignState.validated
 

@@ -182,6 +182,9 @@ PINNED: Final[Mapping[str, str]] = {
     "spark.sql.parser.quotedRegexColumnNames": "false",
     "spark.sql.groupByOrdinal": "true",
     "spark.sql.orderByOrdinal": "true",
+    # A task that is tried again, because its executor was lost, and comes to other rows: what read the first ones is done again.
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
     # Plans are shown completely: they show what a model reads.
     "spark.sql.debug.maxToStringFields": "100000",
     "spark.sql.maxPlanStringLength": "2147483632",

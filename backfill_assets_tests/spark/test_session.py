@@ -17,6 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from backfill_assets.campaign.execution import PINNED
 from backfill_assets.core.errors import EngineError, QueryTimeoutError, ServerLostError, SessionTakenOverError
 from backfill_assets.settings import Settings
+from backfill_assets.spark import session
+from backfill_assets.spark.registration import Endpoint
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import engine_environment, engine_settings, start_python
@@ -171,6 +173,24 @@ def test_a_server_that_brings_earlier_behaviour_back_is_refused(spark_settings: 
         open_session(spark_settings, "earlier", earlier),
     ):
         raise AssertionError("unreachable: the session was never ready")
+
+
+def test_a_session_that_waits_is_kept(spark_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, remind = list[str](), session.remind
+
+    def noted(endpoint: Endpoint, session_id: str) -> None:
+        remind(endpoint, session_id)
+        asked.append(session_id)
+
+    monkeypatch.setattr(session, "_REMIND_SECONDS", 0.5)
+    monkeypatch.setattr(session, "remind", noted)
+    with open_session(spark_settings, "waits") as spark:
+        wait_for(lambda: len(asked) > 1, "the server to be reminded")
+        assert set(asked) == {spark.session_id}  # type: ignore[attr-defined]
+        assert spark.range(1).count() == 1
+    remind(
+        Endpoint("sc://127.0.0.1:1"), asked[0]
+    )  # a server that is gone is the concern of whoever uses the session next
 
 
 @pytest.mark.faults

@@ -500,7 +500,8 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         Fault(
             "whoever takes back what was committed dies before any of its steps; others publish, discard the unit or claim its "
             "days before that is finished",
-            "The next release of one of the tables, or `backfill reconcile`, takes the rest back; the unit stays as it is.",
+            "`backfill reconcile`, or the next release of a table whose undo was announced, takes the rest back; until then the "
+            "doctor names it. The unit stays as it is.",
             _of(
                 _STILL,
                 "whoever_dies_while_it_takes_back_leaves_the_rest_to_the_next",
@@ -509,6 +510,12 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 "what_is_taken_back_leaves_a_unit_discarded_that_was_discarded_meanwhile",
                 "days_that_are_claimed_meanwhile_do_not_keep_half_a_publication",
                 "a_unit_that_nobody_can_release_can_be_discarded",
+                "an_undo_that_an_earlier_version_abandoned_is_completed",
+                "an_undo_whose_release_the_log_no_longer_has_blocks_nobody",
+                "half_a_publication_that_was_rewritten_ends_with_the_next_publication_of_its_unit",
+                "a_publisher_whose_unit_others_published_again_meanwhile_finds_it_published",
+                "a_publication_that_the_ledger_cannot_finalize_keeps_its_days",
+                "a_late_commit_that_others_have_published_over_needs_no_one",
             ),
         ),
         Fault(

@@ -224,8 +224,12 @@ class CatchingUp(CatchUps):
             return ""
         for failed in sorted({gap.unit for gap in chosen if gap.unit}):
             # A live run opened it and failed: its days are free for this unit.
-            Reconcile(self.warehouse).discard(failed, _LOCK_WAIT)
+            self._reconcile.discard(failed, _LOCK_WAIT)
         return self._launch(self._opened(experience, chosen))
+
+    @property
+    def _reconcile(self) -> Reconcile:
+        return Reconcile(self.warehouse, self.publisher.after)
 
     def _opened(self, experience: Experience, gaps: Sequence[Gap]) -> Unit:
         """A unit that has claimed these days.
@@ -288,5 +292,5 @@ class CatchingUp(CatchUps):
         return super()._is_at_work(unit) or (bool(unit) and bool(self.backfills.active(unit)))
 
     def _give_up(self, unit: Unit, why: str) -> str:
-        Reconcile(self.warehouse).discard(unit.id, _LOCK_WAIT)
+        self._reconcile.discard(unit.id, _LOCK_WAIT)
         return f"gave up unit {unit.id} of {shown_days(unit.days)}: {why}"

@@ -139,7 +139,7 @@ class Control(OnWarehouse):
         with self.ledger.lock(f"conduct:{campaign_id}", LOCK_WAIT):
             unit = self._to_discard(campaign)
             if unit.state is UnitState.open:
-                unit = Reconcile(self.warehouse).discard(unit.id)
+                unit = Reconcile(self.warehouse, self.conductor.publisher.after).discard(unit.id)
             self.ledger.note(self._entry(campaign, Action.discarded, reason, unit=unit.id))
             if self.conductor.backfills.active(campaign_id):
                 self.conductor.backfills.cancel(campaign_id)

@@ -52,8 +52,8 @@ class ReleaseRows(Rows):
     def intend_undo(self, undo: Manifest, version: int) -> None:
         """Mark the release that it undoes as finalized in its `version`, and store the intent of the undo; safe to repeat.
 
-        In one transaction, and it leaves the unit as it is: the publication of the unit sees both or none. An abandoned intent
-        counts again.
+        In one transaction, and it leaves the unit as it is: the publication of the unit sees both or none. An undo that an earlier
+        version abandoned stays so until its commit.
 
         Raises:
             UnitError: there is no such release, or its unit is published.
@@ -64,17 +64,17 @@ class ReleaseRows(Rows):
         }  # fmt: skip
         ours = _TABLE.c.release == undo.release
         with self._database.write() as connection:
+            found = connection.execute(select(_TABLE.c.state).where(ours)).scalar_one_or_none()
+            if found == ReleaseState.finalized:
+                return
             if _unit_state(connection, undo.unit) is UnitState.published:
                 raise UnitError(
                     f"unit {undo.unit} is published: no part of it is taken back alone; all of it: backfill rollback "
                     f"{undo.undoes} --reason '…'"
                 )
             self._finalize(connection, undo.undoes, version, None)
-            found = connection.execute(select(_TABLE.c.state).where(ours)).scalar_one_or_none()
             if found is None:
                 connection.execute(insert(_TABLE).values(row))
-            elif found == ReleaseState.abandoned:
-                connection.execute(update(_TABLE).where(ours).values(row))
 
     def finalize(self, release: str, version: int, committed_at: dt.datetime, unit_state: UnitState | None) -> None:
         """Mark a release as finalized and move its unit, unless that is None, in one transaction; safe to repeat.
@@ -94,29 +94,29 @@ class ReleaseRows(Rows):
     def finalize_publication(self, versions: Mapping[str, int]) -> None:
         """Mark all releases of a unit's publication as finalized and the unit as published, in one transaction, as `finalize` does.
 
-        `versions` are those of the committed releases, by name; the last release moves the unit.
+        `versions` are those of the committed releases, by name. A publication that was finalized before, and maybe rolled back
+        since, does not move the unit.
 
         Raises:
             UnitError: there is no such release.
             TakenBackError: a part of it is taken back, or the unit is discarded: nothing was changed.
         """
         undone = _TABLE.c.release.in_([release + UNDO for release in versions])
-        lives = _TABLE.c.state != ReleaseState.abandoned.value
         with self._database.write() as connection:
             unit = _state(connection, next(iter(versions))).unit
             if _unit_state(connection, unit) is UnitState.discarded:
                 raise TakenBackError(
                     f"unit {unit} was discarded while it was released; launch its days again for a new unit"
                 )
-            if connection.execute(select(_TABLE.c.release).where(undone & lives).limit(1)).one_or_none() is not None:
+            if connection.execute(select(_TABLE.c.release).where(undone).limit(1)).one_or_none() is not None:
                 raise TakenBackError(
                     f"unit {unit}: another process found it half released and took that back, while this one stood still; "
                     f"nothing of it is published now: backfill publish {unit}"
                 )
-            last = [*versions][-1]
-            for release, version in versions.items():
-                state = UnitState.published if release == last else None
-                self._finalize(connection, release, version, state)
+            left = [r for r in versions if _state(connection, r).state != ReleaseState.finalized]
+            for release in left:
+                state = UnitState.published if release == left[-1] else None
+                self._finalize(connection, release, versions[release], state)
 
     def _finalize(
         self, connection: Connection, release: str, version: int, unit_state: UnitState | None,

@@ -150,7 +150,7 @@ class Publisher(OnWarehouse):
         manifests = self._manifests(survey, sanction, reason)
         with self._open_again(unit):
             versions = self._commit_all(survey, manifests)
-            self._finalize(versions, manifests)
+        self._finalize(unit, versions, manifests)
         self.checkpoint("finalize")
         self._finisher.seal(manifests)
         self.checkpoint("seal")
@@ -223,7 +223,7 @@ class Publisher(OnWarehouse):
 
     @contextmanager
     def _open_again(self, unit: Unit) -> Iterator[None]:
-        """Claim the days of a rolled-back unit again; give them back if the release fails."""
+        """Claim the days of a rolled-back unit again; give them back if nothing of it is committed in the end."""
         if unit.state is not UnitState.rolled_back:
             yield
             return
@@ -231,10 +231,13 @@ class Publisher(OnWarehouse):
         try:
             yield
         except Exception:
-            # Unless somebody has discarded it.
-            with suppress(UnitError):
-                self.ledger.move(unit.id, {UnitState.open}, UnitState.rolled_back)
+            self._give_back(unit)
             raise
+
+    def _give_back(self, unit: Unit) -> None:
+        # Unless somebody has discarded it.
+        with suppress(UnitError):
+            self.ledger.move(unit.id, {UnitState.open}, UnitState.rolled_back)
 
     def _commit_all(self, survey: Survey, manifests: Sequence[Manifest]) -> Mapping[str, int]:
         for manifest in manifests:
@@ -257,11 +260,13 @@ class Publisher(OnWarehouse):
             raise
         return versions
 
-    def _finalize(self, versions: Mapping[str, int], manifests: Sequence[Manifest]) -> None:
+    def _finalize(self, unit: Unit, versions: Mapping[str, int], manifests: Sequence[Manifest]) -> None:
         try:
             self._finisher.publish(versions, manifests)
         except TakenBackError:
             self._take_back(versions, manifests)
+            if unit.state is UnitState.rolled_back:
+                self._give_back(unit)
             raise
 
     def _take_back(self, versions: Mapping[str, int], manifests: Sequence[Manifest]) -> None:

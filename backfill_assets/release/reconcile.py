@@ -13,6 +13,7 @@ from backfill_assets.core.errors import (
     BackfillError,
     LayoutError,
     LedgerError,
+    LockHeldError,
     PreconditionError,
     StorageError,
     TakenBackError,
@@ -21,7 +22,16 @@ from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.release.finish import WAIT, After, Finisher, is_undo, no_after, publish_locks, unit_or_none
+from backfill_assets.release.finish import (
+    WAIT,
+    After,
+    Finisher,
+    is_undo,
+    last_swaps,
+    no_after,
+    publish_locks,
+    unit_or_none,
+)
 from backfill_assets.storage.owner import require_owner
 from backfill_assets.warehouse import OnWarehouse
 
@@ -33,7 +43,9 @@ class SettlementKind(StrEnum):
     abandoned = "abandoned: it was never committed"
     undone = "undone: its unit was discarded, or another dataset of it was not committed in time"
     rebuilt = "rebuilt from its manifest: the ledger had lost it"
-    stuck = "left alone: half of its unit is committed, and that half was rewritten since; publish or discard the unit"
+    stuck = (
+        "left alone: half of its unit is committed, and that half was rewritten since; build and publish its days again"
+    )
     busy = "left alone: another process is releasing right now"
     projected = "written again: it did not match the ledger"
     forged = "left alone: its manifest is not the one that was committed"
@@ -159,10 +171,27 @@ class Reconcile(OnWarehouse):
     def _revivable(self, datasets: Collection[str]) -> list[Manifest]:
         """The releases that were abandoned although they are in the log: the log wins."""
         records = [r for name in datasets for r in self.ledger.releases(name, states={ReleaseState.abandoned})]
-        return self._committed_anyway(records)
+        return [*self._committed_anyway(records), *self._given_up(records)]
 
     def _committed_anyway(self, records: Sequence[ReleaseRecord]) -> list[Manifest]:
         return [r.manifest for r in records if r.state is ReleaseState.abandoned and self._in_log(r.manifest)]
+
+    def _given_up(self, records: Sequence[ReleaseRecord]) -> list[Manifest]:
+        """Undos that an earlier version abandoned before they were committed."""
+        undos = [r.manifest for r in records if r.state is ReleaseState.abandoned and is_undo(r.manifest)]
+        return [m for m in undos if self._state_of(m) in {UnitState.open, UnitState.discarded} and self._has_to_go(m)]
+
+    def _has_to_go(self, undo: Manifest) -> bool:
+        """Whether what it undoes is committed, and not all of its days were released again since."""
+        last = last_swaps(self.ledger.releases(undo.dataset))
+        covered = all(
+            s.day in last and last[s.day][0].manifest.release not in {undo.undoes, undo.release} for s in undo.days
+        )
+        return not covered and self._in_log(self.ledger.release(undo.undoes).manifest)
+
+    def _state_of(self, manifest: Manifest) -> UnitState | None:
+        unit = unit_or_none(self.ledger, manifest.unit)
+        return None if unit is None else unit.state
 
     def _in_log(self, manifest: Manifest) -> bool:
         try:
@@ -179,7 +208,7 @@ class Reconcile(OnWarehouse):
             try:
                 with publish_locks(self.ledger, names, wait):
                     found = self._settle_group([self.ledger.release(m.release) for m in members])
-            except LedgerError:
+            except LockHeldError:
                 found = [Settlement(m.release, m.dataset, SettlementKind.busy) for m in members]
             else:
                 self.after([r.release for r in found if r.kind is SettlementKind.finalized])
@@ -243,7 +272,7 @@ class Reconcile(OnWarehouse):
 
     def _settle_group(self, records: Sequence[ReleaseRecord]) -> list[Settlement]:
         manifests, begun = [r.manifest for r in records], any(r.state is ReleaseState.intent for r in records)
-        if not begun and not self._committed_anyway(records):
+        if not (begun or self._committed_anyway(records) or self._given_up(records)):
             return []
         for manifest in manifests:
             # Half a commit file, left by a power cut, makes the entire table unreadable.
@@ -256,10 +285,12 @@ class Reconcile(OnWarehouse):
         finisher = Finisher(self.warehouse)
         if len(true) == len(manifests) and self._finished(finisher, manifests, true):
             return [Settlement(m.release, m.dataset, SettlementKind.finalized) for m in manifests]
-        unit = unit_or_none(self.ledger, manifests[0].unit)
-        if is_undo(manifests[0]) and (unit is None or unit.state is not UnitState.published):
+        state = self._state_of(manifests[0])
+        if begun and state is UnitState.published:
+            return self._noted(records, true)
+        if is_undo(manifests[0]) and self._has_to_go(manifests[0]):
             return self._undone(finisher, manifests[0])
-        if not begun and unit is not None and unit.state not in {UnitState.open, UnitState.discarded}:
+        if not begun and state not in {None, UnitState.open, UnitState.discarded}:
             # The unit has been released again since: a person has to look at what is left of the first release.
             return [Settlement(m.release, m.dataset, SettlementKind.stuck) for m in manifests]
         try:
@@ -268,6 +299,17 @@ class Reconcile(OnWarehouse):
             return [Settlement(m.release, m.dataset, SettlementKind.stuck) for m in manifests]
         kinds = {True: SettlementKind.undone, False: SettlementKind.abandoned}
         return [Settlement(m.release, m.dataset, kinds[m.release in true]) for m in manifests]
+
+    def _noted(self, records: Sequence[ReleaseRecord], true: Mapping[str, int]) -> list[Settlement]:
+        """Note what is in the log of a release whose unit was released again since, whole, and give the rest up."""
+        kinds = {True: SettlementKind.finalized, False: SettlementKind.abandoned}
+        left = [r.manifest for r in records if r.state is not ReleaseState.finalized]
+        for manifest in left:
+            if manifest.release in true:
+                self.ledger.finalize(manifest.release, true[manifest.release], manifest.created_at, None)
+            else:
+                self.ledger.abandon(manifest.release)
+        return [Settlement(m.release, m.dataset, kinds[m.release in true]) for m in left]
 
     def _undone(self, finisher: Finisher, undo: Manifest) -> list[Settlement]:
         """Complete what a process began to take back before it died."""

@@ -20,7 +20,7 @@ from backfill_assets_tests.unit.release import crash
 
 LEDGER = (
     "add_campaign", "change_campaign", "note", "approve", "assign", "set_contract", "move", "intend", "finalize",
-    "finalize_publication", "abandon", "hold",
+    "finalize_publication", "intend_undo", "abandon", "hold",
 )  # fmt: skip
 TABLE = ("prepare", "store_manifest", "commit", "seal")
 SCHEDULER = ("launch", "cancel")

@@ -67,7 +67,9 @@ class Lifecycle(RuleBasedStateMachine):
         )
         world = self.world
         world.ledger = between(
-            world.ledger, ("change_campaign", "note", "move", "finalize_publication"), after=lambda _: self.arrive()
+            world.ledger,
+            ("change_campaign", "note", "move", "finalize", "finalize_publication"),
+            after=lambda _: self.arrive(),
         )
         self.model = Model(EVERY)
         self.released: dict[str, tuple[dt.date, ...]] = {}

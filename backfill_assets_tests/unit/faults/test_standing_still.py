@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.core.errors import BackfillError, LedgerError, TakenBackError, UnitError
-from backfill_assets.core.release import Manifest
+from backfill_assets.core.release import Manifest, ReleaseState
 from backfill_assets.core.unit import UnitState
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.release.publish import AlreadyReleased, Released
@@ -269,6 +270,132 @@ def test_a_release_of_a_neighbour_gives_no_undo_up(two: World, observed: Observe
     assert two.reconcile().run() == ()
     assert two.doctor().examine() == ()
     observed.found("the first of them takes the half back")
+
+
+@pytest.mark.parametrize("act", ["reconciled", "discarded"])
+def test_an_undo_that_an_earlier_version_abandoned_is_completed(two: World, observed: Observed, act: str) -> None:
+    unit = ready_unit(two)
+    observed.injected("a ledger in which the undo of half a publication was abandoned before its commit")
+    acts: Mapping[str, Callable[[World], object]] = {
+        "reconciled": lambda other: other.reconcile().run(),
+        "discarded": lambda other: other.reconcile().discard(unit),
+    }
+    dies_at_its_next(two, unit, "commit", acts[act])
+    (undo,) = (r.manifest.release for r in two.ledger.releases(unit=unit, states={ReleaseState.intent}))
+    two.ledger.abandon(undo)
+    assert contents(two) != (OLD, OLD)
+    two.reconcile().run()
+    assert contents(two) == (OLD, OLD)
+    assert two.ledger.release(undo).state is ReleaseState.finalized
+    assert two.reconcile().run() == ()
+    assert two.doctor().examine() == ()
+    observed.found("reconcile completes it")
+
+
+def half_of_it(two: World, unit: str) -> None:
+    """The publication of the unit dies between its commits."""
+
+    def dies() -> None:
+        raise Died
+
+    with pytest.raises(Died):
+        two.publisher(after("commit", dies)).release(unit)
+    two.clock.advance(dt.timedelta(minutes=5))
+
+
+def test_half_a_publication_that_was_rewritten_ends_with_the_next_publication_of_its_unit(
+    two: World, observed: Observed
+) -> None:
+    unit = ready_unit(two)
+    half_of_it(two, unit)
+    observed.injected(
+        "another writer rewrites the half of a publication that is committed; then the unit is built and published"
+    )
+    write_deltalake(two.homes["orders"], DeltaTable(two.homes["orders"]).to_pyarrow_table(), mode="overwrite")
+    assert {one.kind for one in two.reconcile().run()} == {SettlementKind.stuck}
+    other = {d: [3] for d in DAYS}
+    for name in BOTH:
+        two.build(two.ledger.unit(unit), name, other)
+    released = two.publisher().release(unit).releases
+    assert contents(two) == (other, other)
+    two.reconcile().run()
+    assert two.reconcile().run() == ()
+    assert [f for f in two.doctor().examine() if f.severity != "info" and "is no release" not in f.what] == []
+    # Both tables can be released and rolled back as ever.
+    two.rollback().execute(released["sales"], "no")
+    two.released({max(DAYS) + dt.timedelta(days=7): [7]}, "sales")
+    observed.found("the half is noted, and nothing of it is taken back")
+
+
+def test_an_undo_whose_release_the_log_no_longer_has_blocks_nobody(two: World, observed: Observed) -> None:
+    unit = ready_unit(two)
+    dies_at_its_next(two, unit, "commit", lambda other: other.reconcile().discard(unit))
+    (undo,) = (r.manifest for r in two.ledger.releases(unit=unit, states={ReleaseState.intent}))
+    observed.injected("the log of a table is one of a backup, from before a release that has to be taken back")
+    log = two.homes[undo.dataset] / "_delta_log"
+    version = two.tables[undo.dataset].committed(undo.undoes)
+    for path in log.glob(f"{version:020}*"):
+        path.unlink()
+    later = max(DAYS) + dt.timedelta(days=7)
+    two.released({later: [7]}, undo.dataset)
+    assert two.content(undo.dataset) == {**OLD, later: [7]}
+    assert two.ledger.release(undo.release).state is ReleaseState.abandoned
+    observed.found("the undo is given up")
+
+
+def test_a_publisher_whose_unit_others_published_again_meanwhile_finds_it_published(
+    two: World, observed: Observed
+) -> None:
+    unit = ready_unit(two)
+    observed.injected("a publication stands still between its commits; others take its half back, and publish the unit")
+
+    def again() -> None:
+        meanwhile(two, lambda other: other.reconcile().run())
+        meanwhile(two, lambda other: other.publisher().release(unit))
+
+    assert isinstance(two.publisher(after("commit", again)).release(unit), AlreadyReleased)
+    assert contents(two) == (NEW, NEW)
+    assert two.reconcile().run() == ()
+    assert two.doctor().examine() == ()
+    observed.found("already released")
+
+
+def test_a_publication_that_the_ledger_cannot_finalize_keeps_its_days(two: World, observed: Observed) -> None:
+    unit = ready_unit(two)
+    for release in two.publisher().release(unit).releases.values():
+        two.rollback().execute(release, "no")
+    two.clock.advance(dt.timedelta(minutes=1))
+
+    def away(_: str) -> None:
+        raise LedgerError("the ledger is away")
+
+    observed.injected("the ledger is away when both commits of a rolled-back unit that is published again are made")
+    ledger = between(two.ledger, {"finalize_publication"}, before=away)
+    with pytest.raises(LedgerError, match="the ledger is away"):
+        replace(two.publisher(), warehouse=replace(two.warehouse(), ledger=ledger)).release(unit)
+    assert contents(two) == (NEW, NEW)
+    assert two.ledger.unit(unit).state is UnitState.open
+    two.reconcile().run()
+    assert two.ledger.unit(unit).state is UnitState.published
+    assert two.doctor().examine() == ()
+    observed.found("nobody else gets its days; reconcile finishes it")
+
+
+def test_a_late_commit_that_others_have_published_over_needs_no_one(two: World, observed: Observed) -> None:
+    unit = ready_unit(two)
+    late = refused_commit(two, unit)
+    two.tables["sales"].commit(late, two.tables["sales"].version())
+    two.reconcile().discard(unit)
+    observed.injected("the store executes a commit late; its unit is discarded, and another one publishes its days")
+    other = {d: [4] for d in DAYS}
+    two.released(other, "sales")
+    # The first one finds that its files are gone, the second one that it need not be taken back.
+    for _ in range(2):
+        two.reconcile().run()
+    assert contents(two) == (OLD, other)
+    assert two.reconcile().run() == ()
+    assert [f for f in two.doctor().examine() if f.severity != "info"] == []
+    observed.found("nothing of it is left to take back")
 
 
 def test_what_is_taken_back_leaves_a_unit_discarded_that_was_discarded_meanwhile(

@@ -516,6 +516,10 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 "a_publisher_whose_unit_others_published_again_meanwhile_finds_it_published",
                 "a_publication_that_the_ledger_cannot_finalize_keeps_its_days",
                 "a_late_commit_that_others_have_published_over_needs_no_one",
+                "a_late_commit_of_a_unit_that_was_rolled_back_before_is_taken_back",
+                "a_late_commit_of_a_unit_that_was_built_again_is_noted",
+                "a_restored_ledger_learns_what_was_taken_back",
+                "a_commit_that_cannot_be_read_back_keeps_its_days",
             ),
         ),
         Fault(

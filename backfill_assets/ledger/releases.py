@@ -66,6 +66,7 @@ class ReleaseRows(Rows):
         with self._database.write() as connection:
             found = connection.execute(select(_TABLE.c.state).where(ours)).scalar_one_or_none()
             if found == ReleaseState.finalized:
+                self._finalize(connection, undo.undoes, version, None)
                 return
             if _unit_state(connection, undo.unit) is UnitState.published:
                 raise UnitError(

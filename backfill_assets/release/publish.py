@@ -230,6 +230,9 @@ class Publisher(OnWarehouse):
         self.ledger.move(unit.id, {UnitState.rolled_back}, UnitState.open)
         try:
             yield
+        except ReadBackError:
+            # It may be committed: others must not claim its days before reconcile has found out.
+            raise
         except Exception:
             self._give_back(unit)
             raise

@@ -18,7 +18,7 @@ from backfill_assets.core.errors import (
     StorageError,
     TakenBackError,
 )
-from backfill_assets.core.release import Manifest, ReleaseKind, ReleaseState
+from backfill_assets.core.release import UNDO, Manifest, ReleaseKind, ReleaseState
 from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.delta.table import PublishedTable
@@ -183,11 +183,13 @@ class Reconcile(OnWarehouse):
 
     def _has_to_go(self, undo: Manifest) -> bool:
         """Whether what it undoes is committed, and not all of its days were released again since."""
-        last = last_swaps(self.ledger.releases(undo.dataset))
-        covered = all(
-            s.day in last and last[s.day][0].manifest.release not in {undo.undoes, undo.release} for s in undo.days
-        )
-        return not covered and self._in_log(self.ledger.release(undo.undoes).manifest)
+        undone = self.ledger.release(undo.undoes).manifest
+        return not self._is_covered(undone) and self._in_log(undone)
+
+    def _is_covered(self, manifest: Manifest) -> bool:
+        """Whether all days of a finalized release were released again since."""
+        last, own = last_swaps(self.ledger.releases(manifest.dataset)), {manifest.release, manifest.release + UNDO}
+        return all(s.day in last and last[s.day][0].manifest.release not in own for s in manifest.days)
 
     def _state_of(self, manifest: Manifest) -> UnitState | None:
         unit = unit_or_none(self.ledger, manifest.unit)
@@ -247,8 +249,9 @@ class Reconcile(OnWarehouse):
             first = min(genuine, key=versions.__getitem__)
             self._keep(genuine[first], versions[first])
         # Their new numbers say which release covers which from now on.
+        undone = {m.undoes for m in genuine.values() if is_undo(m)}
         for release in sorted(genuine, key=versions.__getitem__):
-            self._bring_back(genuine[release], versions[release])
+            self._bring_back(genuine[release], versions[release], undone=release in undone)
         kinds = {True: SettlementKind.rebuilt, False: SettlementKind.forged}
         return [Settlement(m.release, name, kinds[m.release in genuine]) for m in committed]
 
@@ -282,23 +285,31 @@ class Reconcile(OnWarehouse):
         for manifest in manifests:
             if manifest.release in true:
                 self._keep(manifest, true[manifest.release])
+                self._remember_undo(manifest)
         finisher = Finisher(self.warehouse)
         if len(true) == len(manifests) and self._finished(finisher, manifests, true):
             return [Settlement(m.release, m.dataset, SettlementKind.finalized) for m in manifests]
         state = self._state_of(manifests[0])
-        if begun and state is UnitState.published:
+        if state is UnitState.published:
             return self._noted(records, true)
         if is_undo(manifests[0]) and self._has_to_go(manifests[0]):
             return self._undone(finisher, manifests[0])
-        if not begun and state not in {None, UnitState.open, UnitState.discarded}:
-            # The unit has been released again since: a person has to look at what is left of the first release.
-            return [Settlement(m.release, m.dataset, SettlementKind.stuck) for m in manifests]
+        finalized = [r.manifest for r in records if r.state is ReleaseState.finalized]
+        # Nothing of them is left to take back.
+        over = {m.release for m in finalized if m.release not in true or self._is_covered(m)}
+        left = [m for m in manifests if m.release not in over]
         try:
-            finisher.take_back([m for m in manifests if m.release in true], manifests)
+            finisher.take_back([m for m in left if m.release in true], left)
         except PreconditionError:
             return [Settlement(m.release, m.dataset, SettlementKind.stuck) for m in manifests]
         kinds = {True: SettlementKind.undone, False: SettlementKind.abandoned}
         return [Settlement(m.release, m.dataset, kinds[m.release in true]) for m in manifests]
+
+    def _remember_undo(self, manifest: Manifest) -> None:
+        """Rebuild the undo of a release if a ledger that was restored from a backup does not know it."""
+        table, undo = self.tables[manifest.dataset], manifest.release + UNDO
+        if undo not in self.ledger.known_releases([undo]) and table.committed(undo) is not None:
+            self._rebuilt(manifest.dataset, [m for m in table.manifests() if m.release == undo])
 
     def _noted(self, records: Sequence[ReleaseRecord], true: Mapping[str, int]) -> list[Settlement]:
         """Note what is in the log of a release whose unit was released again since, whole, and give the rest up."""
@@ -338,14 +349,14 @@ class Reconcile(OnWarehouse):
         # A release that counts must be on the disk: the process that committed it may have died before it synced.
         self.tables[manifest.dataset].commit(manifest, version - 1)
 
-    def _bring_back(self, manifest: Manifest, version: int) -> None:
+    def _bring_back(self, manifest: Manifest, version: int, *, undone: bool) -> None:
         self.ledger.intend(manifest)
         unit = unit_or_none(self.ledger, manifest.unit)
         state = UnitState.published if unit is None or unit.state is UnitState.open else unit.state
         if manifest.kind is ReleaseKind.rollback:
             Finisher(self.warehouse).rollback(manifest, version)
         else:
-            self.ledger.finalize(manifest.release, version, manifest.created_at, state)
+            self.ledger.finalize(manifest.release, version, manifest.created_at, None if undone else state)
 
 
 def _left_alone(settle: Callable[[], Iterable[Settlement]], releases: Mapping[str, str]) -> Iterable[Settlement]:

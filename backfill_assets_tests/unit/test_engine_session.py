@@ -47,7 +47,10 @@ class _Spark(SparkConnectServiceServicer):
         return ConfigResponse(
             session_id=request.session_id,
             server_side_session_id=self.start,
-            pairs=[KeyValue(key="spark.sql.session.timeZone", value="UTC")],
+            # Nobody has set anything below the prefix that is asked for.
+            pairs=[]
+            if request.operation.HasField("get_all")
+            else [KeyValue(key="spark.sql.session.timeZone", value="UTC")],
         )
 
     def AnalyzePlan(self, request: Any, _: grpc.ServicerContext) -> AnalyzePlanResponse:  # noqa: N802

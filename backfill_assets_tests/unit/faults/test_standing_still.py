@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill_assets.core.errors import BackfillError, LedgerError, TakenBackError, UnitError
+from backfill_assets.core.errors import BackfillError, LedgerError, ReadBackError, TakenBackError, UnitError
 from backfill_assets.core.release import Manifest, ReleaseState
 from backfill_assets.core.unit import UnitState
 from backfill_assets.delta.table import PublishedTable
@@ -337,10 +339,96 @@ def test_an_undo_whose_release_the_log_no_longer_has_blocks_nobody(two: World, o
     for path in log.glob(f"{version:020}*"):
         path.unlink()
     later = max(DAYS) + dt.timedelta(days=7)
-    two.released({later: [7]}, undo.dataset)
+    for name in BOTH:
+        two.released({later: [7]}, name)
     assert two.content(undo.dataset) == {**OLD, later: [7]}
     assert two.ledger.release(undo.release).state is ReleaseState.abandoned
     observed.found("the undo is given up")
+
+
+def rolled_back(two: World) -> str:
+    """A unit of both tables that was published and rolled back."""
+    unit = ready_unit(two)
+    for release in two.publisher().release(unit).releases.values():
+        two.rollback().execute(release, "no")
+    two.clock.advance(dt.timedelta(minutes=1))
+    return unit
+
+
+def test_a_late_commit_of_a_unit_that_was_rolled_back_before_is_taken_back(two: World, observed: Observed) -> None:
+    unit = rolled_back(two)
+    observed.injected("a rolled-back unit is published again, in vain, and the store makes its second commit late")
+    late = refused_commit(two, unit)
+    assert two.ledger.unit(unit).state is UnitState.rolled_back
+    two.tables["sales"].commit(late, two.tables["sales"].version())
+    two.reconcile().run()
+    assert contents(two) == (OLD, OLD)
+    assert two.reconcile().run() == ()
+    assert two.doctor().examine() == ()
+    assert isinstance(two.publisher().release(unit), Released)
+    observed.found("taken back; the same unit is released in the end")
+
+
+def test_a_late_commit_of_a_unit_that_was_built_again_is_noted(two: World, observed: Observed) -> None:
+    unit = ready_unit(two)
+    observed.injected("the store makes a commit late; its unit is built and published again")
+    late = refused_commit(two, unit)
+    two.tables["sales"].commit(late, two.tables["sales"].version())
+    other = {d: [3] for d in DAYS}
+    for name in BOTH:
+        two.build(two.ledger.unit(unit), name, other)
+    two.publisher().release(unit)
+    two.reconcile().run()
+    assert contents(two) == (other, other)
+    assert two.reconcile().run() == ()
+    assert [f for f in two.doctor().examine() if f.severity != "info"] == []
+    observed.found("it is in the ledger, and readers see the later one")
+
+
+def test_a_restored_ledger_learns_what_was_taken_back(two: World, observed: Observed) -> None:
+    unit = ready_unit(two)
+    observed.injected(
+        "the ledger is lost after half a publication was taken back, and restored from a backup before it"
+    )
+    with (
+        closing(sqlite3.connect(two.folder / "ledger.db")) as now,
+        closing(sqlite3.connect(two.folder / "kept.db")) as kept,
+    ):
+        now.backup(kept)
+    refused_commit(two, unit)
+    two.ledger.close()
+    for path in two.folder.glob("ledger.db*"):
+        path.unlink()
+    (two.folder / "kept.db").rename(two.folder / "ledger.db")
+    again = World(two.folder, two.described, first_id=500, clock=two.clock)
+    again.reconcile().run()
+    assert_it_can_be_published_again(again, unit)
+    assert again.ledger.holds("orders") == ()
+    again.close()
+    observed.found("its unit is open, and can be published")
+
+
+def test_a_commit_that_cannot_be_read_back_keeps_its_days(two: World, observed: Observed) -> None:
+    unit = rolled_back(two)
+    observed.injected("a rolled-back unit is published again, and its last commit cannot be read back")
+
+    class Unread:
+        def __getattr__(self, name: str) -> object:
+            return getattr(two.tables["sales"], name)
+
+        def commit(self, *given: object) -> int:
+            two.tables["sales"].commit(*given)  # type: ignore[arg-type]
+            raise ReadBackError("it cannot be read now")
+
+    tables: dict[str, PublishedTable] = {**two.tables, "sales": Unread()}  # type: ignore[dict-item]
+    with pytest.raises(ReadBackError):
+        replace(two.publisher(), warehouse=replace(two.warehouse(), tables=tables)).release(unit)
+    assert two.ledger.unit(unit).state is UnitState.open
+    two.reconcile().run()
+    assert contents(two) == (NEW, NEW)
+    assert two.ledger.unit(unit).state is UnitState.published
+    assert two.doctor().examine() == ()
+    observed.found("nobody else gets its days; reconcile finishes it")
 
 
 def test_a_publisher_whose_unit_others_published_again_meanwhile_finds_it_published(
@@ -361,10 +449,7 @@ def test_a_publisher_whose_unit_others_published_again_meanwhile_finds_it_publis
 
 
 def test_a_publication_that_the_ledger_cannot_finalize_keeps_its_days(two: World, observed: Observed) -> None:
-    unit = ready_unit(two)
-    for release in two.publisher().release(unit).releases.values():
-        two.rollback().execute(release, "no")
-    two.clock.advance(dt.timedelta(minutes=1))
+    unit = rolled_back(two)
 
     def away(_: str) -> None:
         raise LedgerError("the ledger is away")
@@ -416,10 +501,7 @@ def test_what_is_taken_back_leaves_a_unit_discarded_that_was_discarded_meanwhile
 
 
 def test_days_that_are_claimed_meanwhile_do_not_keep_half_a_publication(two: World, observed: Observed) -> None:
-    unit = ready_unit(two)
-    for release in two.publisher().release(unit).releases.values():
-        two.rollback().execute(release, "no")
-    two.clock.advance(dt.timedelta(minutes=1))
+    unit = rolled_back(two)
     commits = list[str]()
 
     def away(name: str) -> None:

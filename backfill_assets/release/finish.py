@@ -170,7 +170,7 @@ class Finisher(OnWarehouse):
         """Undo the committed part of a publication that cannot be completed, last first, then abandon the rest."""
         for manifest in reversed(committed):
             self.undo(manifest)
-        # Until all members are undone or abandoned, reconcile finds an intent, of a member or of an undo, and goes on.
+        # After a death in here, reconcile finds the intent of a member or of an undo, or a commit that was given up, and goes on.
         for manifest in group:
             if manifest not in committed:
                 self.ledger.abandon(manifest.release)

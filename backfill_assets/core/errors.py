@@ -126,7 +126,7 @@ class ServerStartError(EngineError):
 
 
 class ServerLostError(EngineError):
-    """Raised when the server stops, or forgets a session, while the session is in use."""
+    """Raised when the server stops, forgets a session, or loses its workers while the session is in use."""
 
 
 class SessionTakenOverError(EngineError):

@@ -17,7 +17,7 @@ from backfill_assets.core.unit import UnitState
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.reconcile import SettlementKind
-from backfill_assets_tests.harness.between import Died, between
+from backfill_assets_tests.harness.between import Died, between, dies_at
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD, ready
@@ -55,6 +55,13 @@ def after(step: str, happens: Callable[[], object]) -> Callable[[str], None]:
             left.pop()()
 
     return checkpoint
+
+
+def half_of_it(two: World, unit: str) -> None:
+    """The publication of the unit dies between its commits, and its leases are over."""
+    with pytest.raises(Died):
+        two.publisher(dies_at("commit")).release(unit)
+    two.clock.advance(dt.timedelta(minutes=5))
 
 
 def contents(two: World) -> tuple[object, ...]:
@@ -95,12 +102,7 @@ def test_a_process_that_stood_still_takes_nothing_back_that_was_published_meanwh
     unit = ready_unit(two)
     observed.injected("a process that takes half a publication back stands still, while its publisher goes on")
 
-    def dies(_: object = None) -> None:
-        raise Died
-
-    with pytest.raises(Died):
-        two.publisher(after("commit", dies)).release(unit)
-    two.clock.advance(dt.timedelta(minutes=5))
+    half_of_it(two, unit)
     records = {r.manifest.dataset: r.manifest for r in two.ledger.releases(unit=unit)}
 
     def goes_on() -> None:
@@ -254,14 +256,9 @@ def test_a_release_of_a_neighbour_gives_no_undo_up(two: World, observed: Observe
     for name, neighbour in neighbours.items():
         two.build(neighbour, name, {later: [7]})
 
-    def dies(_: str = "") -> None:
-        raise Died
-
     observed.injected("a process dies after it announced that it takes half a publication back; then others publish")
-    with pytest.raises(Died):
-        two.publisher(after("commit", dies)).release(unit)
-    two.clock.advance(dt.timedelta(minutes=5))
-    ledger = between(two.ledger, {"intend_undo"}, after=dies)
+    half_of_it(two, unit)
+    ledger = between(two.ledger, {"intend_undo"}, after=dies_at("intend_undo"))
     with pytest.raises(Died):
         replace(two.reconcile(), warehouse=replace(two.warehouse(), ledger=ledger)).run()
     two.clock.advance(dt.timedelta(minutes=5))
@@ -292,17 +289,6 @@ def test_an_undo_that_an_earlier_version_abandoned_is_completed(two: World, obse
     assert two.reconcile().run() == ()
     assert two.doctor().examine() == ()
     observed.found("reconcile completes it")
-
-
-def half_of_it(two: World, unit: str) -> None:
-    """The publication of the unit dies between its commits."""
-
-    def dies() -> None:
-        raise Died
-
-    with pytest.raises(Died):
-        two.publisher(after("commit", dies)).release(unit)
-    two.clock.advance(dt.timedelta(minutes=5))
 
 
 def test_half_a_publication_that_was_rewritten_ends_with_the_next_publication_of_its_unit(
@@ -531,15 +517,10 @@ def test_a_unit_that_nobody_can_release_can_be_discarded(two: World, observed: O
     unit = ready_unit(two)
     other = two.open_unit({"orders": (max(DAYS) + dt.timedelta(days=7),)})
 
-    def dies() -> None:
-        raise Died
-
     observed.injected(
         "a publication dies between its commits; then the folder of one dataset is gone, or a log is damaged"
     )
-    with pytest.raises(Died):
-        two.publisher(after("commit", dies)).release(unit)
-    two.clock.advance(dt.timedelta(minutes=5))
+    half_of_it(two, unit)
     without = replace(two.warehouse(), tables={"orders": two.tables["orders"]})
     assert replace(two.reconcile(), warehouse=without).discard(unit).state is UnitState.discarded
     first = min((two.homes["orders"] / "_delta_log").glob("*.json"))

@@ -40,6 +40,7 @@ _DEATHS = "dagster/test_worker_deaths"
 _TABLES, _ON_SPARK = f"{UNIT}/test_source_tables", "spark/pipeline/test_source_table"
 _SCRIPT, _DATABASE = "unit/extracts/test_script", "unit/extracts/test_database"
 _STORE, _STILL, _CLUSTER = f"{UNIT}/test_object_store", f"{UNIT}/test_standing_still", "spark/test_on_a_cluster"
+_RESTORED, _ANY = f"{UNIT}/test_restored_ledgers", f"{UNIT}/test_any_interruption"
 _TWICE, _MEANWHILE = "dagster/test_launched_twice", "unit/orchestration/test_released_meanwhile"
 
 FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
@@ -310,12 +311,16 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         Fault(
             "the store makes the second commit of a publication after its client gave up and took the first one back; also of a "
             "unit that was discarded by then",
-            "The doctor finds the late commit; `backfill reconcile` takes it back, and the same unit can be published.",
+            "The doctor finds the late commit; `backfill reconcile`, or the next release of its table, takes it back, and the same "
+            "unit can be published.",
             (
                 *_of(_STORE, "a_commit_that_the_store_makes_when_its_client_has_given_up_is_taken_back"),
                 *_of(
                     _STILL,
                     "a_commit_that_lands_after_its_unit_was_taken_back_is_taken_back_too",
+                    "the_next_release_of_a_table_takes_a_late_commit_back_first",
+                    "a_late_commit_beside_a_table_that_cannot_be_read_waits_for_reconcile",
+                    "days_that_were_built_again_are_released_although_the_first_commit_came_late",
                     "a_late_commit_of_a_discarded_unit_is_taken_back",
                 ),
             ),
@@ -517,8 +522,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 "a_publication_that_the_ledger_cannot_finalize_keeps_its_days",
                 "a_late_commit_that_others_have_published_over_needs_no_one",
                 "a_late_commit_of_a_unit_that_was_rolled_back_before_is_taken_back",
-                "a_late_commit_of_a_unit_that_was_built_again_is_noted",
-                "a_restored_ledger_learns_what_was_taken_back",
+                "days_that_were_built_beside_a_late_commit_are_stale",
                 "a_commit_that_cannot_be_read_back_keeps_its_days",
             ),
         ),
@@ -534,6 +538,13 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 "days_that_were_rolled_back_at_different_times_are_kept_from_the_first_on",
                 "a_unit_that_is_being_released_is_not_discarded",
             ),
+        ),
+        Fault(
+            "any of publishing, rolling back, discarding and reconciling, by several processes, each interrupted by the "
+            "others, killed, refused or not answered at any step",
+            "After a reconciliation each unit counts in both tables or in neither, as the ledger says, and open units can be "
+            "published.",
+            _of(_ANY, "readers_see_a_unit_whole_or_not_at_all_whatever_interrupts_whom"),
         ),
         Fault(
             "a release between the doctor's check and its repair; the death of another process after its commit while one waits"
@@ -706,6 +717,24 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 "an_old_ledger_keeps_its_comparisons_and_certificates",
                 "a_campaign_of_an_old_ledger_continues_where_it_was",
                 "an_old_ledger_takes_campaigns_once_it_is_migrated",
+            ),
+        ),
+        Fault(
+            "a ledger that is restored from a backup, or begun anew, while a publication of two tables is half made, half "
+            "taken back, or made in several rounds",
+            "What is whole stays, and what is half is taken back, also by the next release of the table; rollbacks that the "
+            "ledger does not know are brought back first.",
+            _of(
+                _RESTORED,
+                "a_restored_ledger_learns_what_was_taken_back",
+                "a_restored_ledger_does_not_take_half_a_publication_for_all_of_it",
+                "a_restored_ledger_takes_half_a_publication_back_before_it_publishes_others",
+                "half_a_publication_of_a_unit_that_a_restored_ledger_does_not_know_is_taken_back",
+                "a_late_commit_that_a_restored_ledger_does_not_know_is_taken_back",
+                "a_restored_ledger_learns_of_rollbacks_before_it_judges_half_a_publication",
+                "a_new_ledger_keeps_a_publication_whose_first_round_failed",
+                "a_new_ledger_keeps_what_was_published_over_half_a_publication",
+                "a_damaged_manifest_of_another_table_blocks_nobody",
             ),
         ),
         Fault(

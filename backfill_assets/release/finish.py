@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TypeVar
 
 from backfill_assets.core.errors import DatasetError, ReadBackError, TableMovedError, UnitError
@@ -31,6 +32,42 @@ ROUNDS = 5
 
 WAIT = dt.timedelta(minutes=5)
 """How long a release waits for another one of the same table."""
+NO_WAIT = dt.timedelta(0)
+
+
+class SettlementKind(StrEnum):
+    """What reconciling did with a release."""
+
+    finalized = "finalized: its commit is in the Delta log"
+    abandoned = "abandoned: it was never committed"
+    undone = "undone: its unit was discarded, or another dataset of it was not committed in time"
+    rebuilt = "rebuilt from its manifest: the ledger had lost it"
+    stuck = (
+        "left alone: half of its unit is committed, and that half was rewritten since; build and publish its days again"
+    )
+    busy = "left alone: another process is releasing right now"
+    projected = "written again: it did not match the ledger"
+    forged = "left alone: its manifest is not the one that was committed"
+    unreadable = "left alone: it cannot be settled now"
+
+    @property
+    def left(self) -> bool:
+        """Whether nothing was done and a person has to look at it."""
+        return self in {SettlementKind.stuck, SettlementKind.busy, SettlementKind.forged, SettlementKind.unreadable}
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """One release that reconciling settled or left alone; `problem` says why it cannot be settled now."""
+
+    release: str
+    dataset: str
+    kind: SettlementKind
+    problem: str = ""
+
+    def __str__(self) -> str:
+        """One line of text."""
+        return f"{self.release} ({self.dataset}) {self.kind.value}" + (f": {self.problem}" if self.problem else "")
 
 
 def in_rounds(act: Callable[[], T]) -> T:
@@ -142,6 +179,10 @@ class Finisher(OnWarehouse):
             TakenBackError: another process takes the publication back, or the unit was discarded: take it back, too.
         """
         self.ledger.finalize_publication({m.release: versions[m.release] for m in manifests})
+
+    def keep(self, manifest: Manifest, version: int) -> None:
+        """Bring a commit to the disk: a release counts only if it is there, and its process may have died before it synced."""
+        self.tables[manifest.dataset].commit(manifest, version - 1)
 
     def seal(self, manifests: Iterable[Manifest]) -> None:
         """Seal the shadows whose files a publication added."""

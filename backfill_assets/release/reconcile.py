@@ -6,13 +6,11 @@ import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 
 from backfill_assets.core.errors import (
     BackfillError,
     LayoutError,
-    LedgerError,
     LockHeldError,
     PreconditionError,
     StorageError,
@@ -23,55 +21,22 @@ from backfill_assets.core.unit import ReleaseRecord, Unit, UnitState
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.release.finish import (
+    NO_WAIT,
     WAIT,
     After,
     Finisher,
+    Settlement,
+    SettlementKind,
     is_undo,
     last_swaps,
     no_after,
     publish_locks,
     unit_or_none,
 )
+from backfill_assets.release.rebuild import Rebuild
 from backfill_assets.storage.owner import require_owner
 from backfill_assets.warehouse import OnWarehouse
 
-
-class SettlementKind(StrEnum):
-    """What reconciling did with a release."""
-
-    finalized = "finalized: its commit is in the Delta log"
-    abandoned = "abandoned: it was never committed"
-    undone = "undone: its unit was discarded, or another dataset of it was not committed in time"
-    rebuilt = "rebuilt from its manifest: the ledger had lost it"
-    stuck = (
-        "left alone: half of its unit is committed, and that half was rewritten since; build and publish its days again"
-    )
-    busy = "left alone: another process is releasing right now"
-    projected = "written again: it did not match the ledger"
-    forged = "left alone: its manifest is not the one that was committed"
-    unreadable = "left alone: it cannot be settled now"
-
-    @property
-    def left(self) -> bool:
-        """Whether nothing was done and a person has to look at it."""
-        return self in {SettlementKind.stuck, SettlementKind.busy, SettlementKind.forged, SettlementKind.unreadable}
-
-
-@dataclass(frozen=True)
-class Settlement:
-    """One release that reconciling settled or left alone; `problem` says why it cannot be settled now."""
-
-    release: str
-    dataset: str
-    kind: SettlementKind
-    problem: str = ""
-
-    def __str__(self) -> str:
-        """One line of text."""
-        return f"{self.release} ({self.dataset}) {self.kind.value}" + (f": {self.problem}" if self.problem else "")
-
-
-_NO_WAIT = dt.timedelta(0)
 _LOOK = 8
 """How many commits the search for the newest release reads first; each further round reads this many times more."""
 
@@ -96,18 +61,26 @@ class Reconcile(OnWarehouse):
         """
         require_owner(self.layout, self.ledger.id, self.ledger.name)
         names, done = tuple(self.tables if datasets is None else datasets), list[Settlement]()
-        for found in (partial(self._in_state, state=ReleaseState.intent), self._revivable):
-            for group in self._groups(found(names)):
-                done += _left_alone(
-                    partial(self._settled_groups, [group], _NO_WAIT), {m.release: m.dataset for m in group}
-                )
+        done += self._each(self._in_state(names, ReleaseState.intent))
+        done += self._each(self._revivable(names))
+        rebuild = Rebuild(self.warehouse)
         for name in names:
-            done += _left_alone(partial(self.rebuild, (name,)), {"the published table": name})
+            done += _left_alone(partial(rebuild.run, (name,)), {"the published table": name})
+        # What a restored ledger did not know may be half of a publication.
+        seen = {release for one in done for release in (one.release, one.release + UNDO)}
+        done += self._each(m for m in self._in_state(names, ReleaseState.intent) if m.release not in seen)
         records = [r for r in self.ledger.releases() if r.state is ReleaseState.finalized]
         repaired = self.after([r.manifest.release for r in reversed(records) if r.manifest.campaign])
         return (*done, *([Settlement(DATA_RELEASES, "all datasets", SettlementKind.projected)] if repaired else []))
 
-    def settle(self, datasets: Collection[str], wait: dt.timedelta = _NO_WAIT) -> tuple[Settlement, ...]:
+    def _each(self, members: Iterable[Manifest]) -> list[Settlement]:
+        """Settle each group of these releases that nobody is working on; one that cannot be settled keeps no other back."""
+        done = list[Settlement]()
+        for group in self._groups(members):
+            done += _left_alone(partial(self._settled_groups, [group], NO_WAIT), {m.release: m.dataset for m in group})
+        return done
+
+    def settle(self, datasets: Collection[str], wait: dt.timedelta = NO_WAIT) -> tuple[Settlement, ...]:
         """Settle every intent: finalized if it is in the log, undone if only half of its unit is, else abandoned.
 
         If its lock is not free within `wait`, another process is working on the intent.
@@ -154,11 +127,22 @@ class Reconcile(OnWarehouse):
     def _catch_up(self, datasets: Collection[str], wait: dt.timedelta) -> None:
         """Rebuild what a ledger restored from a backup has lost, before new releases follow: numbers order releases.
 
-        Only the newest ones can be missing, so it is enough to look for the newest release of the log.
+        Only the newest ones can be missing, so it is enough to look for the newest release of the log. Of what was committed after
+        it was given up, the newest is taken back, too, if it is half of a publication that nobody is working on.
         """
         newest = {name: self._newest_release(self.tables[name]) for name in datasets}
         known = self.ledger.known_releases(newest.values())
-        self.rebuild([name for name, release in newest.items() if release and release not in known], wait)
+        if lost := [name for name, release in newest.items() if release and release not in known]:
+            Rebuild(self.warehouse).run(lost, wait)
+            self.settle(datasets, wait)
+        abandoned = {m.release for m in self._in_state(datasets, ReleaseState.abandoned)}
+        late = [name for name, release in newest.items() if release in abandoned]
+        self._each(m for m in self._revivable(late) if not self._is_whole(m))
+
+    def _is_whole(self, manifest: Manifest) -> bool:
+        (group,) = self._groups([manifest])
+        undone = self.ledger.known_releases([m.release + UNDO for m in group])
+        return not undone and all(self._in_log(m) for m in group)
 
     def _newest_release(self, table: PublishedTable) -> str:
         """The newest release in a table's log; empty if there is none."""
@@ -217,52 +201,14 @@ class Reconcile(OnWarehouse):
             settlements += found
         return tuple(settlements)
 
-    def rebuild(self, datasets: Collection[str], wait: dt.timedelta = _NO_WAIT) -> tuple[Settlement, ...]:
-        """Rebuild releases that are committed and have a manifest, but are missing from the ledger.
-
-        Skips a table whose lock is not free within `wait`.
-        """
-        settlements: list[Settlement] = []
-        for name in datasets:
-            lost = self._unknown(name, self.tables[name].manifests())
-            if not lost:
-                continue
-            try:
-                with publish_locks(self.ledger, [name], wait):
-                    # Look again: the ledger may know a release by now that another process was just making.
-                    settlements += self._rebuilt(name, self._unknown(name, lost))
-            except LedgerError:
-                settlements += [Settlement(m.release, name, SettlementKind.busy) for m in lost]
-        return tuple(settlements)
-
-    def _unknown(self, name: str, manifests: Sequence[Manifest]) -> list[Manifest]:
-        known = {r.manifest.release for r in self.ledger.releases(name)} if manifests else set()
-        return sorted((m for m in manifests if m.release not in known), key=lambda m: m.created_at)
-
-    def _rebuilt(self, name: str, lost: Sequence[Manifest]) -> list[Settlement]:
-        table = self.tables[name]
-        versions = table.committed_among(m.release for m in lost) if lost else {}
-        committed = [m for m in lost if m.release in versions]
-        genuine = {m.release: m for m in committed if table.manifest_at(versions[m.release], m.release) in {"", m.hash}}
-        if genuine:
-            # Syncing the first one to the disk also syncs all later commits.
-            first = min(genuine, key=versions.__getitem__)
-            self._keep(genuine[first], versions[first])
-        # Their new numbers say which release covers which from now on.
-        undone = {m.undoes for m in genuine.values() if is_undo(m)}
-        for release in sorted(genuine, key=versions.__getitem__):
-            self._bring_back(genuine[release], versions[release], undone=release in undone)
-        kinds = {True: SettlementKind.rebuilt, False: SettlementKind.forged}
-        return [Settlement(m.release, name, kinds[m.release in genuine]) for m in committed]
-
     def _in_state(self, datasets: Collection[str], state: ReleaseState) -> list[Manifest]:
         return [r.manifest for name in datasets for r in self.ledger.releases(name, states={state})]
 
-    def _groups(self, members: Sequence[Manifest]) -> list[list[Manifest]]:
+    def _groups(self, members: Iterable[Manifest]) -> list[list[Manifest]]:
         """The members grouped with the releases that succeed or fail with them: those of one publication of a unit."""
         groups: dict[tuple[str, dt.datetime, str], list[Manifest]] = {}
         # Publications first, whatever the clocks say: taking half of one back also completes its unfinished rollback.
-        oldest_first = list(reversed(members))
+        oldest_first = list(reversed(list(members)))
         for manifest in sorted(oldest_first, key=lambda m: m.kind is ReleaseKind.rollback):
             alone = "" if manifest.kind is ReleaseKind.publish else manifest.release
             key = (manifest.unit, manifest.created_at, alone)
@@ -282,11 +228,11 @@ class Reconcile(OnWarehouse):
             self.tables[manifest.dataset].set_aside_torn()
         versions = {m.release: self.tables[m.dataset].committed(m.release) for m in manifests}
         true = {release: version for release, version in versions.items() if version is not None}
+        finisher, rebuild = Finisher(self.warehouse), Rebuild(self.warehouse)
         for manifest in manifests:
             if manifest.release in true:
-                self._keep(manifest, true[manifest.release])
-                self._remember_undo(manifest)
-        finisher = Finisher(self.warehouse)
+                finisher.keep(manifest, true[manifest.release])
+                rebuild.undo_of(manifest)
         if len(true) == len(manifests) and self._finished(finisher, manifests, true):
             return [Settlement(m.release, m.dataset, SettlementKind.finalized) for m in manifests]
         state = self._state_of(manifests[0])
@@ -304,12 +250,6 @@ class Reconcile(OnWarehouse):
             return [Settlement(m.release, m.dataset, SettlementKind.stuck) for m in manifests]
         kinds = {True: SettlementKind.undone, False: SettlementKind.abandoned}
         return [Settlement(m.release, m.dataset, kinds[m.release in true]) for m in manifests]
-
-    def _remember_undo(self, manifest: Manifest) -> None:
-        """Rebuild the undo of a release if a ledger that was restored from a backup does not know it."""
-        table, undo = self.tables[manifest.dataset], manifest.release + UNDO
-        if undo not in self.ledger.known_releases([undo]) and table.committed(undo) is not None:
-            self._rebuilt(manifest.dataset, [m for m in table.manifests() if m.release == undo])
 
     def _noted(self, records: Sequence[ReleaseRecord], true: Mapping[str, int]) -> list[Settlement]:
         """Note what is in the log of a release whose unit was released again since, whole, and give the rest up."""
@@ -344,19 +284,6 @@ class Reconcile(OnWarehouse):
             finish = finisher.rollback if manifest.kind is ReleaseKind.rollback else finisher.baseline
             finish(manifest, versions[manifest.release])
         return True
-
-    def _keep(self, manifest: Manifest, version: int) -> None:
-        # A release that counts must be on the disk: the process that committed it may have died before it synced.
-        self.tables[manifest.dataset].commit(manifest, version - 1)
-
-    def _bring_back(self, manifest: Manifest, version: int, *, undone: bool) -> None:
-        self.ledger.intend(manifest)
-        unit = unit_or_none(self.ledger, manifest.unit)
-        state = UnitState.published if unit is None or unit.state is UnitState.open else unit.state
-        if manifest.kind is ReleaseKind.rollback:
-            Finisher(self.warehouse).rollback(manifest, version)
-        else:
-            self.ledger.finalize(manifest.release, version, manifest.created_at, None if undone else state)
 
 
 def _left_alone(settle: Callable[[], Iterable[Settlement]], releases: Mapping[str, str]) -> Iterable[Settlement]:

@@ -18,8 +18,9 @@ from backfill_assets.delta import shadows
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.findings import RepairKind
 from backfill_assets.release import reconcile
+from backfill_assets.release.finish import SettlementKind
 from backfill_assets.release.publish import AlreadyReleased
-from backfill_assets.release.reconcile import SettlementKind
+from backfill_assets.release.rebuild import Rebuild
 from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.location import sync
 from backfill_assets_tests.harness.between import Died, dies_at
@@ -156,7 +157,7 @@ def test_a_running_release_of_two_datasets_is_not_called_lost(two: World, observ
     tables: dict[str, PublishedTable] = {**two.tables, "orders": ReadsLate()}  # type: ignore[dict-item]
     observed.injected("a release of two datasets is between its commits while reconcile looks for lost ones")
     repairing = replace(repairing, warehouse=replace(repairing.warehouse, tables=tables))
-    assert repairing.rebuild(["orders"]) == ()
+    assert Rebuild(repairing.warehouse).run(["orders"]) == ()
     assert two.ledger.unit(unit.id).state is UnitState.open
     two.reconcile().run()
     assert two.ledger.unit(unit.id).state is UnitState.open

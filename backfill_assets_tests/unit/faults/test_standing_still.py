@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import datetime as dt
-import sqlite3
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from backfill_assets.core.errors import BackfillError, LedgerError, ReadBackError, TakenBackError, UnitError
-from backfill_assets.core.release import Manifest, ReleaseState
+from backfill_assets.core.errors import (
+    BackfillError,
+    EvidenceError,
+    LedgerError,
+    ReadBackError,
+    TakenBackError,
+    UnitError,
+)
+from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import UnitState
 from backfill_assets.delta.table import PublishedTable
+from backfill_assets.release.finish import SettlementKind
 from backfill_assets.release.publish import AlreadyReleased, Released
-from backfill_assets.release.reconcile import SettlementKind
 from backfill_assets_tests.harness.between import Died, between, dies_at
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD, ready
+from backfill_assets_tests.unit.faults.two_tables import (
+    BOTH,
+    assert_it_can_be_published_again,
+    contents,
+    half_of_it,
+    ready_unit,
+    refused_commit,
+)
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
-BOTH = ("orders", "sales")
-
-
-def ready_unit(two: World) -> str:
-    """Readers see OLD in both tables, and a unit is ready to replace both by NEW."""
-    for name in BOTH:
-        two.released(OLD, name)
-    unit = two.open_unit(dict.fromkeys(BOTH, DAYS))
-    for name in BOTH:
-        two.build(unit, name, NEW)
-    return unit.id
 
 
 def meanwhile(world: World, act: Callable[[World], object]) -> object:
@@ -55,27 +57,6 @@ def after(step: str, happens: Callable[[], object]) -> Callable[[str], None]:
             left.pop()()
 
     return checkpoint
-
-
-def half_of_it(two: World, unit: str) -> None:
-    """The publication of the unit dies between its commits, and its leases are over."""
-    with pytest.raises(Died):
-        two.publisher(dies_at("commit")).release(unit)
-    two.clock.advance(dt.timedelta(minutes=5))
-
-
-def contents(two: World) -> tuple[object, ...]:
-    return tuple(two.content(name) for name in BOTH)
-
-
-def assert_it_can_be_published_again(two: World, unit: str) -> None:
-    assert contents(two) == (OLD, OLD)
-    assert two.ledger.unit(unit).state is UnitState.open
-    assert two.reconcile().run() == ()
-    assert two.doctor().examine() == ()
-    assert isinstance(two.publisher().release(unit), Released)
-    assert contents(two) == (NEW, NEW)
-    assert two.doctor().examine() == ()
 
 
 def test_half_a_unit_is_never_published_by_a_process_that_stood_still_between_its_commits(
@@ -122,23 +103,6 @@ def test_a_process_that_stood_still_takes_nothing_back_that_was_published_meanwh
     observed.found(settled[0].problem, "readers see the publication, whole")
 
 
-def refused_commit(two: World, unit: str) -> Manifest:
-    """Publish the unit: the commit of sales fails, and what was committed of orders is taken back."""
-
-    class Refusing:
-        def __getattr__(self, name: str) -> object:
-            return getattr(two.tables["sales"], name)
-
-        def commit(self, *_: object) -> int:
-            raise BackfillError("timed out")
-
-    tables: dict[str, PublishedTable] = {**two.tables, "sales": Refusing()}  # type: ignore[dict-item]
-    with pytest.raises(BackfillError, match="timed out"):
-        replace(two.publisher(), warehouse=replace(two.warehouse(), tables=tables)).release(unit)
-    assert contents(two) == (OLD, OLD)
-    return next(r.manifest for r in two.ledger.releases("sales", unit))
-
-
 def test_a_commit_that_lands_after_its_unit_was_taken_back_is_taken_back_too(two: World, observed: Observed) -> None:
     unit = ready_unit(two)
     observed.injected("the store executes the second commit of a publication after its process gave it up")
@@ -149,6 +113,19 @@ def test_a_commit_that_lands_after_its_unit_was_taken_back_is_taken_back_too(two
     assert {one.kind for one in two.reconcile().run()} == {SettlementKind.undone}
     assert_it_can_be_published_again(two, unit)
     observed.found(found.what, "taken back; the same unit is released in the end")
+
+
+def test_the_next_release_of_a_table_takes_a_late_commit_back_first(two: World, observed: Observed) -> None:
+    unit = ready_unit(two)
+    observed.injected("as before, and nobody reconciles: the next release of the table does")
+    late = refused_commit(two, unit)
+    two.tables["sales"].commit(late, two.tables["sales"].version())
+    later = max(DAYS) + dt.timedelta(days=7)
+    two.released({later: [7]}, "sales")
+    assert contents(two) == (OLD, {**OLD, later: [7]})
+    assert two.reconcile().run() == ()
+    assert two.doctor().examine() == ()
+    observed.found("taken back, and the release is made")
 
 
 def test_a_unit_that_is_being_released_is_not_discarded(world: World, observed: Observed) -> None:
@@ -355,7 +332,7 @@ def test_a_late_commit_of_a_unit_that_was_rolled_back_before_is_taken_back(two: 
     observed.found("taken back; the same unit is released in the end")
 
 
-def test_a_late_commit_of_a_unit_that_was_built_again_is_noted(two: World, observed: Observed) -> None:
+def test_days_that_were_built_beside_a_late_commit_are_stale(two: World, observed: Observed) -> None:
     unit = ready_unit(two)
     observed.injected("the store makes a commit late; its unit is built and published again")
     late = refused_commit(two, unit)
@@ -363,35 +340,16 @@ def test_a_late_commit_of_a_unit_that_was_built_again_is_noted(two: World, obser
     other = {d: [3] for d in DAYS}
     for name in BOTH:
         two.build(two.ledger.unit(unit), name, other)
+    with pytest.raises(EvidenceError, match="the published day was rewritten since") as refused:
+        two.publisher().release(unit)
+    assert contents(two) == (OLD, OLD)
+    for name in BOTH:
+        two.build(two.ledger.unit(unit), name, other)
     two.publisher().release(unit)
-    two.reconcile().run()
     assert contents(two) == (other, other)
     assert two.reconcile().run() == ()
     assert [f for f in two.doctor().examine() if f.severity != "info"] == []
-    observed.found("it is in the ledger, and readers see the later one")
-
-
-def test_a_restored_ledger_learns_what_was_taken_back(two: World, observed: Observed) -> None:
-    unit = ready_unit(two)
-    observed.injected(
-        "the ledger is lost after half a publication was taken back, and restored from a backup before it"
-    )
-    with (
-        closing(sqlite3.connect(two.folder / "ledger.db")) as now,
-        closing(sqlite3.connect(two.folder / "kept.db")) as kept,
-    ):
-        now.backup(kept)
-    refused_commit(two, unit)
-    two.ledger.close()
-    for path in two.folder.glob("ledger.db*"):
-        path.unlink()
-    (two.folder / "kept.db").rename(two.folder / "ledger.db")
-    again = World(two.folder, two.described, first_id=500, clock=two.clock)
-    again.reconcile().run()
-    assert_it_can_be_published_again(again, unit)
-    assert again.ledger.holds("orders") == ()
-    again.close()
-    observed.found("its unit is open, and can be published")
+    observed.found(refused.value, "the late commit is taken back; built once more, the unit is released")
 
 
 def test_a_commit_that_cannot_be_read_back_keeps_its_days(two: World, observed: Observed) -> None:
@@ -581,3 +539,37 @@ def test_a_sweep_that_stood_still_deletes_nothing_that_is_published_again(world:
     assert world.content() == OLD
     assert world.doctor().examine() == ()
     observed.found(*said)
+
+
+def test_days_that_were_built_again_are_released_although_the_first_commit_came_late(
+    world: World, observed: Observed
+) -> None:
+    world.released(OLD)
+    unit = world.open_unit({"sales": DAYS})
+    world.build(unit, "sales", NEW)
+    observed.injected("the store makes the commit of a unit of one table late, and its days are built again")
+    late = refused_commit(world, unit.id)
+    world.tables["sales"].commit(late, world.tables["sales"].version())
+    other = {d: [3] for d in DAYS}
+    world.build(unit, "sales", other)
+    publisher = world.publisher()
+    assert isinstance(publisher.release(unit.id, evidence_hash=publisher.evidence_hash(unit.id)), Released)
+    assert world.content() == other
+    observed.found("released; the late commit was published over")
+
+
+def test_a_late_commit_beside_a_table_that_cannot_be_read_waits_for_reconcile(two: World, observed: Observed) -> None:
+    unit = ready_unit(two)
+    observed.injected("the store makes half a publication late, and the log of the other table is damaged")
+    late = refused_commit(two, unit)
+    two.tables["sales"].commit(late, two.tables["sales"].version())
+    first = min((two.homes["orders"] / "_delta_log").glob("*.json"))
+    kept = first.read_bytes()
+    first.write_text("{", encoding="utf-8")
+    later = max(DAYS) + dt.timedelta(days=7)
+    two.released({later: [7]}, "sales")
+    first.write_bytes(kept)
+    two.reconcile().run()
+    assert contents(two) == (OLD, {**OLD, later: [7]})
+    assert two.doctor().examine() == ()
+    observed.found("the next release of the healthy table is made; then the half is taken back")

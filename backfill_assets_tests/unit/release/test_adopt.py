@@ -32,8 +32,7 @@ from backfill_assets.doctor.findings import FindingSeverity
 from backfill_assets.evidence.known_deliveries import KnownDeliveries
 from backfill_assets.evidence.readiness import Readiness
 from backfill_assets.release.adopt import Adopted, Adoption
-from backfill_assets.release.finish import no_checkpoint
-from backfill_assets.release.reconcile import SettlementKind
+from backfill_assets.release.finish import SettlementKind, no_checkpoint
 from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.layout import OWNER
 from backfill_assets.storage.owner import OWNER_FILE

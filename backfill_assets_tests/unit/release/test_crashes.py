@@ -15,8 +15,8 @@ from deltalake import write_deltalake
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import UnitState
 from backfill_assets.doctor.findings import RECONCILE
+from backfill_assets.release.finish import SettlementKind
 from backfill_assets.release.publish import AlreadyReleased, Released
-from backfill_assets.release.reconcile import SettlementKind
 from backfill_assets_tests.harness.between import Died, between
 from backfill_assets_tests.harness.tables import day, rows_of
 from backfill_assets_tests.harness.world import World, explained, lost_ledger, repaired

@@ -18,7 +18,7 @@ from backfill_assets.core.unit import Unit
 from backfill_assets.delta import manifests, releases_table
 from backfill_assets.ledger import codec
 from backfill_assets.ledger import releases as ledger_releases
-from backfill_assets.release.reconcile import SettlementKind
+from backfill_assets.release.finish import SettlementKind
 from backfill_assets_tests.harness.between import Died, dies_at
 from backfill_assets_tests.harness.objects import folder_of
 from backfill_assets_tests.harness.specifications import DAYS, NAME, specification

@@ -38,7 +38,6 @@ from backfill_assets.evidence.basis import published_among
 from backfill_assets.evidence.gaps import Gaps, gaps_of
 from backfill_assets.evidence.readiness import Survey, explain_blockers, next_command
 from backfill_assets.evidence.stale import StaleDays
-from backfill_assets.operations import PARAMETERS, acceptance_lines
 from backfill_assets.report.metrics import CampaignMetrics, DatasetMetrics
 
 _MOST_RANGES, _MOST_REASONS = 5, 10
@@ -63,7 +62,7 @@ def status(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Show the state of datasets and units, what is missing in a unit, and what to do next."""
+    """Show the state of datasets and units, what is missing, and what to do next; exit code 1 if a table cannot be read."""
     application = Application.from_env()
     if name in {campaign.id for campaign in application.ledger.campaigns()}:
         with opened_services(application, "") as services:
@@ -76,11 +75,12 @@ def status(
     found, launches = overview(application, name), _launches()
     if json:
         as_json({**found, "stale": [stale_as_json(one) for one in found["stale"]], "launches": launches})
-        return
-    _show(application, found)
-    if launches:
+    else:
+        _show(application, found)
+    if launches and not json:
         rows = [(one["launch"], one["what"], in_runs(one["runs"])) for one in launches]
         table(("launch", "what", "state"), rows, "Under way in Dagster")
+    raise typer.Exit(int(bool(found["not_loaded"])))
 
 
 def overview(application: Application, dataset: str = "") -> Overview:
@@ -277,7 +277,7 @@ def _one_unit(application: Application, unit: Unit, json: bool) -> None:
         say(f"certificate {certificate}")
     if survey:
         _what_next(survey)
-        for line in acceptance_lines(application, unit, survey.blockers):
+        for line in operations.acceptance_lines(application, unit, survey.blockers):
             say(line)
 
 
@@ -340,7 +340,7 @@ def hold_list(dataset: Annotated[str, typer.Argument(help="A dataset.")]) -> Non
 @hold.command("lift")
 def hold_lift(
     dataset: Annotated[str, typer.Argument(help="A dataset.")],
-    days: Annotated[str, typer.Argument(metavar="DAYS", help=PARAMETERS["partitions"])],
+    days: Annotated[str, typer.Argument(metavar="DAYS", help=operations.PARAMETERS["partitions"])],
 ) -> None:
     """Let the live pipeline and refresh work on these days again."""
     application = Application.from_env()

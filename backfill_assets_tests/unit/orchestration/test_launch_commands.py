@@ -354,12 +354,14 @@ def test_a_table_that_cannot_be_read_does_not_hide_the_status_of_the_others(hous
     layout = house.application.layout
     layout.note("sales").parent.make_folder()
     layout.note("sales").write(str(house.world.folder / "gone"))
-    said = _words(_run("status"))
+    shown, as_json = (CliRunner().invoke(app, words) for words in (["status"], ["status", "--json"]))
+    assert (shown.exit_code, as_json.exit_code) == (1, 1)
+    said = _words(shown.output)
     assert "not loaded: the published table of sales:" in said
     assert "backfill adopt sales" in said
     assert f"totals {D1}..{D2}" in said
     assert f"{unit.id}: next: correct this:" in said
-    found = json.loads(_run("status", "--json"))
+    found = json.loads(as_json.stdout)
     assert [one["dataset"] for one in found["datasets"]] == ["totals"]
     (problem,) = found["not_loaded"]
     assert "no longer leads" in problem

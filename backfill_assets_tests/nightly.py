@@ -206,6 +206,7 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "dagster/test_server_deaths.py": (),
     "dagster/test_on_a_store.py": (),
     "dagster/test_soak.py": (),
+    "dagster/test_worked_cases.py": (),
     "dagster/test_worker_deaths.py": (),
     "dagster/test_tutorial.py": (),
     "dagster/test_windows.py": (),

@@ -1,0 +1,7 @@
+-- The mistake: every order line gets the cost of today.
+SELECT s.order_date, s.order_id, s.product,
+       CAST(s.quantity * s.price AS DECIMAL(18, 2)) AS revenue,
+       CAST(s.quantity * c.cost AS DECIMAL(18, 2)) AS cost,
+       CAST((s.price - c.cost) / s.price AS DECIMAL(9, 4)) AS margin
+FROM staging AS s
+LEFT JOIN costs AS c ON c.product = s.product AND c.effective_to IS NULL

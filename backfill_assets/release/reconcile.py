@@ -68,12 +68,12 @@ class Reconcile(OnWarehouse):
             done += _left_alone(partial(rebuild.run, (name,)), {"the published table": name})
         # What a restored ledger did not know may be half of a publication.
         seen = {release for one in done for release in (one.release, one.release + UNDO)}
-        done += self._each(m for m in self._in_state(names, ReleaseState.intent) if m.release not in seen)
+        done += self._each([m for m in self._in_state(names, ReleaseState.intent) if m.release not in seen])
         records = [r for r in self.ledger.releases() if r.state is ReleaseState.finalized]
         repaired = self.after([r.manifest.release for r in reversed(records) if r.manifest.campaign])
         return (*done, *([Settlement(DATA_RELEASES, "all datasets", SettlementKind.projected)] if repaired else []))
 
-    def _each(self, members: Iterable[Manifest]) -> list[Settlement]:
+    def _each(self, members: Sequence[Manifest]) -> list[Settlement]:
         """Settle each group of these releases that nobody is working on; one that cannot be settled keeps no other back."""
         done = list[Settlement]()
         for group in self._groups(members):
@@ -137,7 +137,7 @@ class Reconcile(OnWarehouse):
             self.settle(datasets, wait)
         abandoned = {m.release for m in self._in_state(datasets, ReleaseState.abandoned)}
         late = [name for name, release in newest.items() if release in abandoned]
-        self._each(m for m in self._revivable(late) if not self._is_whole(m))
+        self._each([m for m in self._revivable(late) if not self._is_whole(m)])
 
     def _is_whole(self, manifest: Manifest) -> bool:
         (group,) = self._groups([manifest])
@@ -204,11 +204,11 @@ class Reconcile(OnWarehouse):
     def _in_state(self, datasets: Collection[str], state: ReleaseState) -> list[Manifest]:
         return [r.manifest for name in datasets for r in self.ledger.releases(name, states={state})]
 
-    def _groups(self, members: Iterable[Manifest]) -> list[list[Manifest]]:
+    def _groups(self, members: Sequence[Manifest]) -> list[list[Manifest]]:
         """The members grouped with the releases that succeed or fail with them: those of one publication of a unit."""
         groups: dict[tuple[str, dt.datetime, str], list[Manifest]] = {}
         # Publications first, whatever the clocks say: taking half of one back also completes its unfinished rollback.
-        oldest_first = list(reversed(list(members)))
+        oldest_first = list(reversed(members))
         for manifest in sorted(oldest_first, key=lambda m: m.kind is ReleaseKind.rollback):
             alone = "" if manifest.kind is ReleaseKind.publish else manifest.release
             key = (manifest.unit, manifest.created_at, alone)

@@ -20,6 +20,7 @@ from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD
 from backfill_assets_tests.unit.faults.two_tables import (
     BOTH,
+    LATER,
     assert_it_can_be_published_again,
     contents,
     half_of_it,
@@ -28,7 +29,6 @@ from backfill_assets_tests.unit.faults.two_tables import (
 )
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
-LATER = max(DAYS) + dt.timedelta(days=7)
 
 
 def back_up(two: World) -> None:
@@ -81,10 +81,9 @@ def test_a_restored_ledger_takes_half_a_publication_back_before_it_publishes_oth
     observed.injected("as before, and nobody reconciles: the next release of the table does")
     back_up(two)
     half_of_it(two, unit)
-    later = max(DAYS) + dt.timedelta(days=7)
     with closing(restored(two)) as again:
-        again.released({later: [7]}, "orders")
-        assert contents(again) == ({**OLD, later: [7]}, OLD)
+        again.released({LATER: [7]}, "orders")
+        assert contents(again) == ({**OLD, LATER: [7]}, OLD)
         assert again.ledger.unit(unit).state is UnitState.open
         assert again.reconcile().run() == ()
         assert again.doctor().examine() == ()

@@ -28,6 +28,7 @@ from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD, ready
 from backfill_assets_tests.unit.faults.two_tables import (
     BOTH,
+    LATER,
     assert_it_can_be_published_again,
     contents,
     half_of_it,
@@ -120,9 +121,8 @@ def test_the_next_release_of_a_table_takes_a_late_commit_back_first(two: World, 
     observed.injected("as before, and nobody reconciles: the next release of the table does")
     late = refused_commit(two, unit)
     two.tables["sales"].commit(late, two.tables["sales"].version())
-    later = max(DAYS) + dt.timedelta(days=7)
-    two.released({later: [7]}, "sales")
-    assert contents(two) == (OLD, {**OLD, later: [7]})
+    two.released({LATER: [7]}, "sales")
+    assert contents(two) == (OLD, {**OLD, LATER: [7]})
     assert two.reconcile().run() == ()
     assert two.doctor().examine() == ()
     observed.found("taken back, and the release is made")
@@ -228,10 +228,9 @@ def test_whoever_dies_while_it_takes_back_a_discarded_unit_leaves_the_rest_to_th
 
 def test_a_release_of_a_neighbour_gives_no_undo_up(two: World, observed: Observed) -> None:
     unit = ready_unit(two)
-    later = max(DAYS) + dt.timedelta(days=7)
-    neighbours = {name: two.open_unit({name: (later,)}) for name in BOTH}
+    neighbours = {name: two.open_unit({name: (LATER,)}) for name in BOTH}
     for name, neighbour in neighbours.items():
-        two.build(neighbour, name, {later: [7]})
+        two.build(neighbour, name, {LATER: [7]})
 
     observed.injected("a process dies after it announced that it takes half a publication back; then others publish")
     half_of_it(two, unit)
@@ -241,7 +240,7 @@ def test_a_release_of_a_neighbour_gives_no_undo_up(two: World, observed: Observe
     two.clock.advance(dt.timedelta(minutes=5))
     for neighbour in neighbours.values():
         assert isinstance(two.publisher().release(neighbour.id), Released)
-    assert contents(two) == ({**OLD, later: [7]},) * 2
+    assert contents(two) == ({**OLD, LATER: [7]},) * 2
     assert two.ledger.unit(unit).state is UnitState.open
     assert two.reconcile().run() == ()
     assert two.doctor().examine() == ()
@@ -288,7 +287,7 @@ def test_half_a_publication_that_was_rewritten_ends_with_the_next_publication_of
     assert [f for f in two.doctor().examine() if f.severity != "info" and "is no release" not in f.what] == []
     # Both tables can be released and rolled back as ever.
     two.rollback().execute(released["sales"], "no")
-    two.released({max(DAYS) + dt.timedelta(days=7): [7]}, "sales")
+    two.released({LATER: [7]}, "sales")
     observed.found("the half is noted, and nothing of it is taken back")
 
 
@@ -301,10 +300,9 @@ def test_an_undo_whose_release_the_log_no_longer_has_blocks_nobody(two: World, o
     version = two.tables[undo.dataset].committed(undo.undoes)
     for path in log.glob(f"{version:020}*"):
         path.unlink()
-    later = max(DAYS) + dt.timedelta(days=7)
     for name in BOTH:
-        two.released({later: [7]}, name)
-    assert two.content(undo.dataset) == {**OLD, later: [7]}
+        two.released({LATER: [7]}, name)
+    assert two.content(undo.dataset) == {**OLD, LATER: [7]}
     assert two.ledger.release(undo.release).state is ReleaseState.abandoned
     observed.found("the undo is given up")
 
@@ -473,7 +471,7 @@ def test_days_that_are_claimed_meanwhile_do_not_keep_half_a_publication(two: Wor
 
 def test_a_unit_that_nobody_can_release_can_be_discarded(two: World, observed: Observed) -> None:
     unit = ready_unit(two)
-    other = two.open_unit({"orders": (max(DAYS) + dt.timedelta(days=7),)})
+    other = two.open_unit({"orders": (LATER,)})
 
     observed.injected(
         "a publication dies between its commits; then the folder of one dataset is gone, or a log is damaged"
@@ -566,10 +564,9 @@ def test_a_late_commit_beside_a_table_that_cannot_be_read_waits_for_reconcile(tw
     first = min((two.homes["orders"] / "_delta_log").glob("*.json"))
     kept = first.read_bytes()
     first.write_text("{", encoding="utf-8")
-    later = max(DAYS) + dt.timedelta(days=7)
-    two.released({later: [7]}, "sales")
+    two.released({LATER: [7]}, "sales")
     first.write_bytes(kept)
     two.reconcile().run()
-    assert contents(two) == (OLD, {**OLD, later: [7]})
+    assert contents(two) == (OLD, {**OLD, LATER: [7]})
     assert two.doctor().examine() == ()
     observed.found("the next release of the healthy table is made; then the half is taken back")

@@ -17,6 +17,7 @@ from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD
 
 BOTH = ("orders", "sales")
+LATER = max(DAYS) + dt.timedelta(days=7)
 
 
 def ready_unit(two: World) -> str:

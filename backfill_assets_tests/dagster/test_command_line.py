@@ -93,6 +93,6 @@ def test_a_faulty_dataset_is_named_and_the_others_still_load(lab: Lab) -> None:
     finally:
         (broken / "dataset.yaml").unlink()
         broken.rmdir()
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     assert "keyy" in done.stdout
     assert "tickets" in done.stdout

@@ -17,8 +17,7 @@ PIP_AUDIT := 2.10.1
 VERSITYGW := v1.8.0
 STORE := $(HOME)/.cache/backfill_assets/versitygw
 STRESS_COMMITS ?= 3000
-# A commit to the store of the tests takes five times as long as one to a folder.
-STORE_COMMITS ?= 600
+STORE_COMMITS ?= 3000
 WORKERS ?= 3
 SOAK_MINUTES ?= 20
 # Two machines share a night: PART=1/2 on one, PART=2/2 on the other.

@@ -27,7 +27,10 @@ _FIRST: Final = (
     "unit/faults/test_object_store.py",
     "dagster/test_soak.py",
 )
-"""Begin before all others, as the longest of `make test` and of `make test-all`: the last to end decides how long a run takes."""
+"""Begin before all others, as the longest of `make test` and of `make test-all`: the last to end decides how long a run takes.
+
+Parts of a night share them evenly.
+"""
 
 NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     # Tests that need no JVM
@@ -276,7 +279,11 @@ def in_part(files: Iterable[str], part: str) -> set[str]:
     number, _, parts = part.partition("/")
     if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
         raise pytest.UsageError(f"{PART} is {part!r}, and a part is named as 1/2 and 2/2 are")
-    return set(sorted(set(files))[int(number) - 1 :: int(parts)])
+    return set(sorted(set(files), key=lambda file: (_turn(file), file))[int(number) - 1 :: int(parts)])
+
+
+def _turn(file: str) -> int:
+    return _FIRST.index(file) if file in _FIRST else len(_FIRST)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -284,7 +291,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     here = in_part(files.values(), os.environ.get(PART) or "1/1")
     config.hook.pytest_deselected(items=[item for item in items if files[item] not in here])
     items[:] = [item for item in items if files[item] in here]
-    items.sort(key=lambda item: _FIRST.index(files[item]) if files[item] in _FIRST else len(_FIRST))
+    items.sort(key=lambda item: _turn(files[item]))
     for item in items:
         file = files[item]
         callspec = getattr(item, "callspec", None)

@@ -92,7 +92,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def _end(variable: str, value: str) -> None:
     """End every process in whose environment the variable has this value, whatever its parent."""
-    found = living_with(variable, value)
+    found = [process for process in living_with(variable, value) if not _is_tracker(process)]
     for process in found:
         with contextlib.suppress(psutil.Error):
             process.terminate()
@@ -100,3 +100,10 @@ def _end(variable: str, value: str) -> None:
     for process in alive:
         with contextlib.suppress(psutil.Error):
             process.kill()
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    """Whether it watches over what a process shares: it heeds no signal, and ends with the process that began it."""
+    with contextlib.suppress(psutil.Error):
+        return "multiprocessing.resource_tracker" in " ".join(process.cmdline())
+    return False

@@ -78,6 +78,12 @@ def test_parts_of_a_night_have_each_file_once() -> None:
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
+def test_two_parts_share_the_longest_files() -> None:
+    longest = ["dagster/test_soak.py", "unit/release/test_commit_stress.py", "unit/faults/test_object_store.py"]
+    files = [*longest, *(f"unit/test_{n}.py" for n in range(9))]
+    assert {len(in_part(files, part) & {*longest}) for part in ("1/2", "2/2")} == {1, 2}
+
+
 @pytest.mark.parametrize("part", ["2", "0/2", "3/2", "1/", "a/b", "-1/2"])
 def test_a_part_that_there_is_not_is_refused(part: str) -> None:
     with pytest.raises(pytest.UsageError, match=rf"{PART} is '{part}'"):

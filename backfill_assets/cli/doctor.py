@@ -149,6 +149,8 @@ def sql(
     """Run SQL on the warm server; datasets are the views published.<dataset>."""
     from pyspark.errors import PySparkException  # takes half a second, which other commands need not wait
 
+    from backfill_assets.pipeline.samples import shown_value  # the same
+
     application = Application.from_env()
     application.refresh_views()
     try:
@@ -159,7 +161,7 @@ def sql(
     except PySparkException as error:
         raise EngineError(f"Spark refused the query: {str(error).strip().splitlines()[0]}") from None
     if columns:
-        table(columns, found[:rows])
+        table(columns, [[shown_value(value) for value in row] for row in found[:rows]])
         say(f"the first {rows} rows; ask for more with --rows" if len(found) > rows else number_of(len(found), "row"))
 
 

@@ -11,7 +11,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import checked_range, day_range, parse_day
 from backfill_assets.core.errors import ContractError, InvalidDayError
-from backfill_assets.core.fields import is_numeric
+from backfill_assets.core.types import is_numeric
 
 _NUMBER = r"([+-]?\d{1,9}(?:\.\d{1,9})?)\s*%"
 _EXACT = re.compile(_NUMBER, re.ASCII)

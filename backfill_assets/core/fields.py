@@ -162,11 +162,3 @@ def _relative_path(value: str) -> str:
 
 
 RelativePath = Annotated[str, AfterValidator(_relative_path)]
-
-
-_NUMERIC = ("integer", "long", "float", "double", "decimal")
-
-
-def is_numeric(declared: str) -> bool:
-    """Whether a column of this declared type holds numbers."""
-    return declared.startswith(_NUMERIC)

@@ -156,7 +156,8 @@ class RowCounts:
     """Rows of one day by what happens to them, matched by key.
 
     `columns` counts by column the changed rows in which it differs (beyond its own tolerance); columns without a difference
-    are left out. `beyond` counts by column the rows whose change is outside of what the contract promises about rows.
+    are left out; `parts` does so for the leaves of those with parts, such as `items.element.price`. `beyond` counts by column
+    the rows whose change is outside of what the contract promises about rows.
     `explained_added` and `explained_removed` count the added and removed rows whose keys came with a delivery that the
     published day was not built from, or went with one that no longer counts.
     """
@@ -169,11 +170,16 @@ class RowCounts:
     beyond: Mapping[str, int] = field(default_factory=dict)
     explained_added: int = 0
     explained_removed: int = 0
+    parts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def differing(self) -> int:
         """Rows that are added, removed or changed."""
         return self.added + self.removed + self.changed
+
+    def parts_of(self, column: str) -> tuple[tuple[str, int], ...]:
+        """The differing leaves of a column, each with its number of rows."""
+        return tuple((path, rows) for path, rows in self.parts.items() if path.startswith(f"{column}."))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from backfill_assets.core.days import MOST_DAYS
-from backfill_assets.core.fields import is_numeric
+from backfill_assets.core.types import is_nested, is_numeric
 from backfill_assets.dataset.sources import Format, Golden
 from backfill_assets.dataset.table_source import TableSource
 
@@ -60,6 +60,11 @@ def _key_problems(dataset: Dataset) -> Iterator[_Problem]:
     for c in dataset.key:
         if c not in columns:
             yield ("key",), f"key names {c!r}, which is not declared in columns; declare it, or name another"
+        elif is_nested(columns[c].type):
+            yield (
+                ("key",),
+                f"key names {c!r}, a {columns[c].type}; name columns without parts, such as one of its fields",
+            )
     for c, n in Counter(dataset.key).items():
         if n > 1:
             yield ("key",), f"key names {c!r} {n} times; name it once"
@@ -106,6 +111,11 @@ def _comparison_problems(dataset: Dataset) -> Iterator[_Problem]:
         if name not in dataset.columns:
             text = f"dimensions names {name!r}, which is not declared in columns; declare it, or name another"
             yield ("dimensions",), text
+        elif is_nested(dataset.columns[name].type):
+            yield (
+                ("dimensions",),
+                f"dimensions names {name!r}, a {dataset.columns[name].type}; name columns without parts",
+            )
     for name, n in Counter(dataset.dimensions or ()).items():
         if n > 1:
             yield ("dimensions",), f"dimensions names {name!r} {n} times; name it once"
@@ -125,6 +135,8 @@ def _measure_problems(dataset: Dataset) -> Iterator[_Problem]:
             yield where, f"measures.{name}: a {declared} cannot be summed; set sum: false"
         if measure.percentiles and not is_numeric(declared):
             yield where, f"measures.{name}: a {declared} has no percentiles; drop percentiles"
+        if measure.distinct and is_nested(declared):
+            yield where, f"measures.{name}: the values of a {declared} are not counted; drop distinct"
         if not (measure.sum or measure.distinct or measure.percentiles):
             yield where, f"measures.{name} compares nothing; set sum, distinct or percentiles to true"
 

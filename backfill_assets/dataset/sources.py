@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from enum import Enum, StrEnum, auto
@@ -13,6 +12,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    StringConstraints,
     WithJsonSchema,
     field_validator,
     model_serializer,
@@ -24,31 +24,22 @@ from backfill_assets.core.errors import MisfitError
 from backfill_assets.core.fields import Distance, Line, Name, Part, Percent, RelativePath
 from backfill_assets.core.path_template import PathTemplate, checked_template
 from backfill_assets.core.text import hidden_in_name
+from backfill_assets.core.types import PATTERN, is_nested, kind_of, paths_of
 from backfill_assets.dataset.checks import CheckConfig
 from backfill_assets.dataset.extracts import Extract, fills_in
 
-_WIDEST_DECIMAL = 38
-_TYPE = re.compile(
-    r"string|boolean|integer|long|float|double|date|timestamp|decimal\((\d{1,2}),\s*(\d{1,2})\)", re.ASCII
-)
-
 
 def _column_type(value: str) -> str:
-    match = _TYPE.fullmatch(value)
-    if (
-        match is None
-        or (match[1] and not 1 <= int(match[1]) <= _WIDEST_DECIMAL)
-        or (match[2] and int(match[2]) > int(match[1]))
-    ):
-        raise ValueError(
-            "use string, boolean, integer, long, float, double, date, timestamp or decimal(p,s) with s <= p <= 38"
-        )
-    return value.replace(" ", "")
+    return str(kind_of(value))
 
 
 ColumnType = Annotated[
-    str, AfterValidator(_column_type), WithJsonSchema({"type": "string", "pattern": f"^({_TYPE.pattern})$"})
+    str, AfterValidator(_column_type), WithJsonSchema({"type": "string", "pattern": f"^({PATTERN})$"})
 ]
+
+
+ColumnPath = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=500)]
+"""A column, or with dots a part of one, such as `items.element.price`."""
 
 
 def _header(value: str) -> str:
@@ -195,8 +186,10 @@ class Files(Columns):
     """The keys that a source and a reference share."""
 
     format: Format
-    optional: tuple[Name, ...] = Field(
-        default=(), description="Columns that may be missing in a file; they are null there. All others must exist."
+    optional: tuple[ColumnPath, ...] = Field(
+        default=(),
+        description="Columns that may be missing in a file, and fields of structs that may be missing in one, by their paths, such "
+        "as items.element.coupon; they are null there. All others must exist.",
     )
     encoding: Encoding = Field(
         default=Encoding.utf_8, description="Of CSV and JSONL; rows with bytes of another encoding are quarantined."
@@ -205,8 +198,11 @@ class Files(Columns):
 
     @model_validator(mode="after")
     def _knows_what_is_optional(self) -> Self:
-        if unknown := [name for name in self.optional if name not in self.columns]:
-            raise ValueError(f"optional: {unknown[0]} is not one of the columns; declare its type there")
+        known = {path for name, kind in self.types.items() for path in paths_of(name, kind_of(kind))}
+        if unknown := [path for path in self.optional if path not in known]:
+            raise ValueError(
+                f"optional: {unknown[0]} is not one of the columns, or a part of one; declare its type there"
+            )
         return self
 
     @property
@@ -329,6 +325,16 @@ class Source(Files):
         description="Files are removed once they have landed: an empty sources folder is not an error then.",
     )
     extract: Extract | None = Field(default=None, description="Writes the file of a day itself, before the day lands.")
+
+    @model_validator(mode="after")
+    def _drops_only_whole_columns(self) -> Self:
+        nested = [name for name, kind in self.types.items() if is_nested(kind)]
+        if self.is_text and self.undeclared is Undeclared.drop and nested:
+            raise ValueError(
+                f"undeclared: drop keeps whole columns out of the warehouse, and not what is undeclared inside of {nested[0]}; "
+                "write keep, or declare no arrays, maps and structs"
+            )
+        return self
 
     @property
     def as_kept(self) -> Self:

@@ -17,14 +17,14 @@ from backfill_assets.core.release import TableCommit
 from backfill_assets.core.text import checked_name
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.sources import ColumnType
-from backfill_assets.delta import commit, shadows
+from backfill_assets.delta import commit, schema, shadows
 from backfill_assets.delta.opening import error_text, opened
 from backfill_assets.delta.reading import add_actions, commits_of
 from backfill_assets.storage.location import Location
 
 _TYPE: Final = TypeAdapter[str](ColumnType)
 _KNOWN_FEATURES: Final = frozenset({
-    "appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed",
+    "appendOnly", "invariants", "checkConstraints", "generatedColumns", "changeDataFeed", "timestampNtz",
 })  # fmt: skip
 """Features of writers with which a release leaves a correct table; others are refused until somebody has tried them."""
 _REFUSED_SETTINGS: Final = {
@@ -82,7 +82,7 @@ def look_at(folder: Location) -> FoundTable:
 
 
 def _found(folder: Location, table: DeltaTable) -> FoundTable:
-    metadata, fields = table.metadata(), commit.table_fields(table)
+    metadata, fields = table.metadata(), schema.table_fields(table)
     adds = add_actions(table, "path", "size_bytes", "num_records", "partition")
     partitions = tuple(metadata.partition_columns)
     days = {(add["partition"] or {}).get(partitions[0]) for add in adds} if len(partitions) == 1 else set()
@@ -112,9 +112,9 @@ def require_adoptable(folder: Location, dataset: Dataset) -> FoundTable:
     found = _found(folder, table)
     found.require_no_problems()
     commit.require_plain_table(folder, dataset, table)
-    types = {**dataset.audit_columns, **commit.without_dropped(commit.table_types(table), dataset)}
+    types = {**dataset.audit_columns, **schema.without_dropped(schema.table_types(table), dataset)}
     remedy = "Declare the columns of the table in dataset.yaml, or list those that no model fills in dropped_columns"
-    commit.require_same(f"table {folder}", commit.declared_types(dataset), types, remedy)
+    schema.require_same(f"table {folder}", schema.declared_types(dataset), types, remedy)
     outside = [day for day in found.days if day < dataset.start or (dataset.end is not None and day > dataset.end)]
     if outside:
         raise PreconditionError(
@@ -133,8 +133,8 @@ def _opened(folder: Location) -> DeltaTable:
         raise PreconditionError(f"{folder}: its Delta log cannot be read ({error_text(error)})") from error
 
 
-def _column(found: commit.Field) -> FoundColumn:
-    (kind,) = commit.types_of([found]).values()
+def _column(found: schema.Field) -> FoundColumn:
+    (kind,) = schema.types_of([found]).values()
     comment = str(found["metadata"].get("comment") or "")
     return FoundColumn(found["name"], kind, bool(found["nullable"]), comment, commit.column_rules(found))
 
@@ -142,7 +142,7 @@ def _column(found: commit.Field) -> FoundColumn:
 def _problems(folder: Location, table: DeltaTable, adds: list[dict[str, Any]]) -> Iterator[str]:
     metadata, protocol = table.metadata(), table.protocol()
     partitions = metadata.partition_columns
-    types = commit.table_types(table)
+    types = schema.table_types(table)
     if len(partitions) != 1 or types.get(partitions[0]) != "date":
         found = ", ".join(f"{name} ({types.get(name)})" for name in partitions) or "no column"
         yield (
@@ -182,7 +182,7 @@ def _file_problems(folder: Location, sizes: Mapping[str, int]) -> Iterator[str]:
         )
 
 
-def _column_problems(found: commit.Field) -> Iterator[str]:
+def _column_problems(found: schema.Field) -> Iterator[str]:
     column = _column(found)
     try:
         checked_name(column.name, "column")

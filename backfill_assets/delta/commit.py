@@ -1,4 +1,4 @@
-"""One commit of the published table: schema rules, preconditions and the actions that it writes."""
+"""One commit of the published table: its preconditions and the actions that it writes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
@@ -20,13 +20,9 @@ from backfill_assets.core.release import SHADOW, DataFile, Manifest, ReleaseKind
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.opening import error_text, table_at
 from backfill_assets.delta.reading import SCHEMA_COMMIT, plain_path
+from backfill_assets.delta.schema import Field, never_null, table_fields
 from backfill_assets.delta.shadows import missing
 from backfill_assets.storage.location import Location
-
-Field = Mapping[str, Any]
-"""A column in the JSON of a Delta schema."""
-Types = Mapping[str, str]
-"""Delta type names by column, in the table's order; the dataset contract uses the same names."""
 
 REFUSED_FEATURES: Final = ("columnMapping", "deletionVectors")
 _CONSTRAINT: Final = "delta.constraints."
@@ -37,56 +33,6 @@ LENGTH: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _LONGEST: Final = re.compile(r"(?:var)?char\((\d+)\)")
 _RULES_OF_FIELDS: Final = ("delta.invariants", "delta.identity.", LENGTH)
 """Prefixes of field metadata that make an engine reject or generate values."""
-
-
-def declared_types(dataset: Dataset) -> Types:
-    """The columns that dataset.yaml declares, followed by the audit columns."""
-    return {**dataset.types, **dataset.audit_columns}
-
-
-def without_dropped(types: Types, dataset: Dataset) -> Types:
-    """A table's columns without those that dataset.yaml lists as dropped."""
-    return {name: kind for name, kind in types.items() if name not in dataset.dropped_columns}
-
-
-def delta_schema(types: Types) -> Schema:
-    """A Delta schema of nullable columns: the checks reject nulls before the release."""
-    fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in types.items()]
-    return Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
-
-
-def types_of(fields: Iterable[Field]) -> Types:
-    """The types in the fields of a schema's JSON; types that are not primitive are given as JSON."""
-    return {f["name"]: f["type"] if isinstance(f["type"], str) else json.dumps(f["type"]) for f in fields}
-
-
-def table_fields(table: DeltaTable) -> Sequence[Field]:
-    """The fields of a table in the JSON of its schema."""
-    fields: Sequence[Field] = json.loads(table.schema().to_json())["fields"]
-    return fields
-
-
-def table_types(table: DeltaTable) -> Types:
-    """The types of a table's columns."""
-    return types_of(table_fields(table))
-
-
-def differences(expected: Types, found: Types) -> list[str]:
-    """How columns differ, one line each; ignores the order of columns."""
-    lines = [f"column {n}: expected {t}, found no such column" for n, t in expected.items() if n not in found]
-    lines += [f"column {n}: expected no such column, found {t}" for n, t in found.items() if n not in expected]
-    both = [n for n in expected if n in found and expected[n] != found[n]]
-    return lines + [f"column {n}: expected {expected[n]}, found {found[n]}" for n in both]
-
-
-def require_same(what: str, expected: Types, found: Types, remedy: str) -> None:
-    """Refuse different columns.
-
-    Raises:
-        PreconditionError: columns differ; names each with what was expected and found.
-    """
-    if lines := differences(expected, found):
-        raise PreconditionError(f"{what}: {'; '.join(lines)}. {remedy}")
 
 
 def require_partitioning(what: str, dataset: Dataset, found: Sequence[str]) -> None:
@@ -166,6 +112,7 @@ def own_rules(table: DeltaTable) -> Mapping[str, str]:
         column = f"column {field['name']}"
         rules |= {} if field["nullable"] else {f"{column} NOT NULL": f"{field['name']} IS NOT NULL"}
         rules |= {f"{column} {key}": sql for key, sql in column_rules(field).items()}
+        rules |= {f"column {part} NOT NULL": "" for part in never_null(field["type"], field["name"])}
     return rules
 
 

@@ -24,10 +24,11 @@ from backfill_assets.core.release import (
     shadow_of,
 )
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.delta import commit, manifests, opening, reading, shadows
-from backfill_assets.delta.commit import Types, in_doubt, refused, write
+from backfill_assets.delta import commit, manifests, opening, reading, schema, shadows
+from backfill_assets.delta.commit import in_doubt, refused, write
 from backfill_assets.delta.opening import error_text
 from backfill_assets.delta.reading import SCHEMA_COMMIT, FilesByDay, active_files, commits_of, shadow_files
+from backfill_assets.delta.schema import Types
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location, Sync, overlap, sync
 from backfill_assets.system import Clock
@@ -84,7 +85,7 @@ class PublishedTable:
 
     def types(self) -> Types:
         """The types of the table's columns, in table order; empty while there is no table."""
-        return commit.table_types(self._open(self._newest.of)) if self.exists() else {}
+        return schema.table_types(self._open(self._newest.of)) if self.exists() else {}
 
     def active(self, days: Collection[dt.date] | None = None) -> FilesByDay:
         """The files that readers see at the newest version, by day."""
@@ -136,7 +137,7 @@ class PublishedTable:
             StorageError: the disk does not confirm the commit.
         """
         self._look()
-        declared = commit.declared_types(self._dataset)
+        declared = schema.declared_types(self._dataset)
         self._require_shadow(shadow_folder, declared)
         with opening.reached(self._root):
             self._prepare(declared)
@@ -148,16 +149,16 @@ class PublishedTable:
             return
         table = self._open()
         commit.require_plain_table(self._root, self._dataset, table)
-        found = commit.without_dropped(commit.table_types(table), self._dataset)
+        found = schema.without_dropped(schema.table_types(table), self._dataset)
         new = {name: kind for name, kind in declared.items() if name not in found}
         remedy = (
             "A column of a published table keeps its type: publish under a new dataset name, or list a column that is "
             "no longer filled in dropped_columns of dataset.yaml"
         )
-        commit.require_same(f"published table {self._root}", declared, {**found, **new}, remedy)
+        schema.require_same(f"published table {self._root}", declared, {**found, **new}, remedy)
         if new:
             table.alter.add_columns(
-                list(commit.delta_schema(new).fields),
+                list(schema.delta_schema(new).fields),
                 commit_properties=CommitProperties(custom_metadata={SCHEMA_COMMIT: "columns"}),
             )
         commit.keep_long_enough(table, self._kept)
@@ -325,7 +326,7 @@ class PublishedTable:
         self._root.make_folder()
         DeltaTable.create(
             str(self._root),
-            commit.delta_schema(declared),
+            schema.delta_schema(declared),
             mode="error",
             partition_by=[self._dataset.partition_column],
             configuration={**commit.kept_too_short({}, self._kept), **_CHECKPOINTS},
@@ -341,7 +342,7 @@ class PublishedTable:
         commit.require_plain(f"shadow {folder}", features, found.configuration)
         commit.require_partitioning(f"shadow {folder}", self._dataset, found.partition_columns)
         remedy = "Build these days again with the dataset as it is now"
-        commit.require_same(f"shadow {folder}", declared, commit.types_of(found.fields.values()), remedy)
+        schema.require_same(f"shadow {folder}", declared, schema.types_of(found.fields.values()), remedy)
 
     def _require_version(self, found: int, expected: int) -> None:
         if found != expected:
@@ -365,7 +366,7 @@ class PublishedTable:
             # A rollback restores files of this same table; only new files can have another schema.
             commit.require_files_of_the_unit(manifest)
             for folder in sorted({shadow_of(f.path) for f in manifest.added}):
-                self._require_written(folder, commit.without_dropped(commit.table_types(table), self._dataset))
+                self._require_written(folder, schema.without_dropped(schema.table_types(table), self._dataset))
         else:
             commit.require_rules_as_before(manifest, table, self._root)
         commit.require_exactly_the_active_files(manifest, active)

@@ -16,7 +16,9 @@ import pyarrow.parquet as pq
 
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line, shortened, visible, without_secrets
+from backfill_assets.core.types import Array, Kind, Map, Plain, Struct, kind_of
 from backfill_assets.dataset.sources import Source
+from backfill_assets.storage.arrow_types import arrow_type
 
 BATCH: Final = 20_000
 """Rows that are in memory at a time."""
@@ -32,7 +34,7 @@ def write_rows(file: Path, source: Source, names: Sequence[str], batches: Iterab
         SourceError: a column is missing, unknown or named twice, or a value does not fit its column.
     """
     order = _places(source, names)
-    schema = pa.schema([(source.headers[name], _arrow(source.types[name])) for name in order])
+    schema = pa.schema([(source.headers[name], arrow_type(kind_of(source.types[name]))) for name in order])
     before = 0
     with pq.ParquetWriter(file, schema) as out:
         for rows in batches:
@@ -90,12 +92,12 @@ def _places(source: Source, names: Sequence[str]) -> Mapping[str, int]:
 
 
 def _array(source: Source, name: str, values: Sequence[object], before: int) -> pa.Array:
-    kind = source.types[name]
-    exact, arrow = _EXACTLY[kind.partition("(")[0]], _arrow(kind)
+    kind = kind_of(source.types[name])
+    arrow = arrow_type(kind)
     found: list[object] = []
     for value in values:
         try:
-            found.append(None if value is None else exact(value, arrow))
+            found.append(_exactly(value, kind))
         except (ValueError, ArithmeticError) as error:
             raise SourceError(
                 f"row {before + len(found) + 1}, column {source.shown(name)}: {_shown(value)} is no {kind} ({in_one_line(error)}); "
@@ -116,16 +118,36 @@ def _shown(value: object) -> str:
         return f"a very large {type(value).__name__}"
 
 
-def _arrow(kind: str) -> pa.DataType:
-    if kind.startswith("decimal("):
-        return pa.decimal128(*(int(part) for part in kind[8:-1].split(",")))
-    return _ARROW[kind]
+def _exactly(value: Any, kind: Kind) -> Any:
+    """A value as its type holds it.
+
+    Raises:
+        ValueError: it would not be the same value.
+    """
+    if value is None:
+        return None
+    match kind:
+        case Plain():
+            return _PLAIN[kind.name](value, arrow_type(kind))
+        case Array():
+            return [_exactly(one, kind.element) for one in _listed(value, None)]
+        case Map():
+            return [
+                (_exactly(key, kind.key), _exactly(one, kind.value)) for key, one in _dictionary(value, None).items()
+            ]
+        case Struct():
+            own = _dictionary(value, None)
+            if unknown := [name for name in own if name not in kind.by_name]:
+                raise ValueError(f"it has the undeclared field {unknown[0]!r}")
+            if missing := [name for name in kind.by_name if name not in own]:
+                raise ValueError(f"it has no field {missing[0]!r}")
+            return {name: _exactly(own[name], part) for name, part in kind.fields}
 
 
-def _of(*kinds: type) -> Callable[[Any, pa.DataType], Any]:
+def _of(*kinds: type) -> Callable[[Any, pa.DataType | None], Any]:
     """A value of one of these very types, unchanged: a boolean is no number, and a time is no date."""
 
-    def exact(value: Any, _: pa.DataType) -> Any:
+    def exact(value: Any, _: pa.DataType | None) -> Any:
         if type(value) not in kinds:
             raise ValueError(f"it is a {type(value).__name__}")
         return value
@@ -134,6 +156,7 @@ def _of(*kinds: type) -> Callable[[Any, pa.DataType], Any]:
 
 
 _whole_or_float, _whole_or_decimal, _time = _of(int, float), _of(int, Decimal), _of(dt.datetime)
+_listed, _dictionary = _of(list, tuple), _of(dict)
 
 
 def _double(value: Any, arrow: pa.DataType) -> float:
@@ -179,11 +202,15 @@ def _decimal(value: Any, arrow: pa.DataType) -> Decimal:
         raise ValueError("it has more digits") from None
 
 
-_EXACTLY: Final[Mapping[str, Callable[[Any, pa.DataType], object]]] = {
-    "string": _of(str), "boolean": _of(bool), "integer": _of(int), "long": _of(int), "float": _float, "double": _double,
-    "date": _of(dt.date), "timestamp": _timestamp, "decimal": _decimal,
-}  # fmt: skip
-_ARROW: Final[Mapping[str, pa.DataType]] = {
-    "string": pa.string(), "boolean": pa.bool_(), "integer": pa.int32(), "long": pa.int64(), "float": pa.float32(),
-    "double": pa.float64(), "date": pa.date32(), "timestamp": pa.timestamp("us", tz="UTC"),
+def _local(value: Any, arrow: pa.DataType) -> dt.datetime:
+    moment: dt.datetime = _time(value, arrow)
+    if moment.utcoffset() is not None:
+        raise ValueError("it has a time zone: declare a timestamp")
+    return moment
+
+
+_PLAIN: Final[Mapping[str, Callable[[Any, pa.DataType], object]]] = {
+    "string": _of(str), "boolean": _of(bool), "smallint": _of(int), "integer": _of(int), "long": _of(int), "float": _float,
+    "double": _double, "date": _of(dt.date), "timestamp": _timestamp, "timestamp_ntz": _local, "binary": _of(bytes),
+    "decimal": _decimal,
 }  # fmt: skip

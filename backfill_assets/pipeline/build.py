@@ -17,18 +17,12 @@ from backfill_assets.core.measured import Alone
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.basis import UpstreamDays
 from backfill_assets.pipeline.compare import Pair, counts_of, differing, tallies_of
+from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of
 from backfill_assets.pipeline.frames import Frames, upstream_tables
 from backfill_assets.pipeline.measure import Sides
 from backfill_assets.pipeline.run_models import run_model
-from backfill_assets.pipeline.tables import (
-    declared_type,
-    fingerprint_columns,
-    fingerprint_of,
-    in_days,
-    is_true,
-    renamed,
-    write_days,
-)
+from backfill_assets.pipeline.tables import in_days, is_true, renamed, write_days
+from backfill_assets.pipeline.types import declared_type
 
 
 @dataclass(frozen=True)

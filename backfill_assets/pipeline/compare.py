@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Row, Window
@@ -17,12 +17,16 @@ from backfill_assets.core.expected_change import ANY, ROUNDING, UNCHANGED, Chang
 from backfill_assets.core.measured import RowCounts
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.pipeline.measure import summable
-from backfill_assets.pipeline.tables import in_days, is_numeric
+from backfill_assets.pipeline.sql_text import quoted
+from backfill_assets.pipeline.tables import in_days
+from backfill_assets.pipeline.types import Leaf, declared_type, has_map, is_nested, is_numeric, leaves_of, ordered
 
 STATUS: Final = "_status"
 """What happened to a row: `ADDED`, `REMOVED` or `CHANGED`."""
 COLUMNS: Final = "_columns"
 """The compared columns in which a changed row differs; empty for rows that are on one side only."""
+PARTS: Final = "_parts"
+"""The leaves of those of them that have parts, by their paths."""
 ADDED: Final = "added"
 REMOVED: Final = "removed"
 CHANGED: Final = "changed"
@@ -50,6 +54,10 @@ class Shape:
         """The columns that rows are matched by: the day and the key."""
         return tuple(dict.fromkeys((self.partition, *self.key)))
 
+    def slack(self, name: str, kind: T.DataType) -> Slack:
+        """How far apart values of this type are still equal in a compared column."""
+        return Slack(self.columns[name], rounding_of(kind) if is_float(kind) and not self.to_the_bit else 0.0)
+
 
 def old_column(name: str) -> str:
     """The column of `differing` that holds the old value of a compared column."""
@@ -75,7 +83,7 @@ def rounding_of(kind: T.DataType) -> float:
 
 
 def differing(old: DataFrame, new: DataFrame, shape: Shape, *, numbered: bool = False) -> DataFrame:
-    """The rows that differ between two frames: day and key, `STATUS`, `COLUMNS`, and both values of each compared column.
+    """The rows that differ between two frames: day and key, `STATUS`, `COLUMNS`, `PARTS`, both values of each compared column.
 
     Rows are matched by day and key, nulls included. Values differ as in SQL's `IS DISTINCT FROM`, apart from what the shape
     tolerates; NaN equals NaN and -0.0 equals 0.0. If a key occurs several times, each row is matched with each row of that
@@ -87,56 +95,93 @@ def differing(old: DataFrame, new: DataFrame, shape: Shape, *, numbered: bool = 
 
 def matched(old: DataFrame, new: DataFrame, shape: Shape, *, numbered: bool = False) -> DataFrame:
     """The rows of `differing` and the equal rows, whose `STATUS` is null."""
-    left, right = (_side(frame, shape, side, numbered=numbered) for frame, side in ((old, "old"), (new, "new")))
+    types = {field.name: field.dataType for field in old.schema.fields}
+    left, right = (_side(frame, shape, types, side, numbered=numbered) for frame, side in ((old, "old"), (new, "new")))
     match = [*shape.match, _NUMBER] if numbered else list(shape.match)
     condition = reduce(Column.__and__, (F.col(old_column(name)).eqNullSafe(F.col(new_column(name))) for name in match))
-    types = {field.name: field.dataType for field in old.schema.fields}
-    differ = {name: _differs(name, types[name], shape) for name in shape.columns}
-    names = [F.when(is_other, name).otherwise("") for name, is_other in differ.items()]
-    # Not `array_compact`, which Spark does not compile.
-    changed = F.array_remove(F.array(*names), "") if names else F.array().cast("array<string>")
     was, comes = F.col(old_column(_MARK)), F.col(new_column(_MARK))
+    nothing = F.array().cast("array<string>")
+    parts = {name: _parts(name, types[name], shape) for name in shape.columns}
+    nested = {name: own for name, own in parts.items() if is_nested(types[name])}
+    in_parts = _names_of({path: is_other for own in nested.values() for path, is_other in own.items()})
+    joined = left.join(right, condition, "full_outer").withColumn(
+        PARTS, F.when(was & comes, in_parts).otherwise(nothing) if nested else nothing
+    )
+    differ = {
+        name: F.arrays_overlap(F.col(PARTS), F.array(*map(F.lit, own))) if name in nested else own[name]
+        for name, own in parts.items()
+    }
     status = (
         F.when(was.isNull(), ADDED)
         .when(comes.isNull(), REMOVED)
         .when(reduce(Column.__or__, differ.values(), F.lit(False)), CHANGED)
     )
-    nothing = F.array().cast("array<string>")
-    return left.join(right, condition, "full_outer").select(
+    return joined.select(
         # A row on one side only has its key there; all columns of the other side are null.
         *(F.when(was.isNull(), F.col(new_column(n))).otherwise(F.col(old_column(n))).alias(n) for n in shape.match),
         status.alias(STATUS),
-        F.when(status == CHANGED, changed).otherwise(nothing).alias(COLUMNS),
+        F.when(status == CHANGED, _names_of(differ)).otherwise(nothing).alias(COLUMNS),
+        PARTS,
         *(F.col(old_column(name)) for name in shape.columns),
         *(F.col(new_column(name)) for name in shape.columns),
     )
 
 
-def _side(frame: DataFrame, shape: Shape, side: str, *, numbered: bool) -> DataFrame:
-    wanted = tuple(dict.fromkeys((*shape.match, *shape.columns)))
-    columns = {name: F.col(name) for name in wanted} | {_MARK: F.lit(True)}
+def _side(frame: DataFrame, shape: Shape, types: Mapping[str, T.DataType], side: str, *, numbered: bool) -> DataFrame:
+    columns = {name: F.col(name) for name in (*shape.match, *shape.columns)} | {_MARK: F.lit(True)}
+    in_order = {_in_order(name, types[name]): F.expr(ordered(quoted(name), types[name])) for name in shape.columns}
     if numbered:
-        order = [F.col(name) for name in shape.columns] or [F.lit(0)]
+        order = list(in_order.values()) or [F.lit(0)]
         columns[_NUMBER] = F.row_number().over(Window.partitionBy(*shape.match).orderBy(*order))
-    return frame.select(*(column.alias(f"{side}:{name}") for name, column in columns.items()))
+    return frame.select(*(column.alias(f"{side}:{name}") for name, column in (in_order | columns).items()))
 
 
-def _differs(name: str, kind: T.DataType, shape: Shape) -> Column:
-    old, new, tolerance = F.col(old_column(name)), F.col(new_column(name)), shape.columns[name]
-    distinct = ~old.eqNullSafe(new)
+def _in_order(name: str, kind: T.DataType) -> str:
+    """What the values of a column are called as `ordered` gives them, which is often what they are."""
+    return f"{name} in order" if has_map(kind) else name
+
+
+def _names_of(differ: Mapping[str, Column]) -> Column:
+    """The names whose condition is true, in order."""
+    names = [F.when(is_other, name).otherwise("") for name, is_other in differ.items()]
+    # Not `array_compact`, which Spark does not compile.
+    return F.array_remove(F.array(*names), "") if names else F.array().cast("array<string>")
+
+
+def _parts(name: str, kind: T.DataType, shape: Shape) -> Mapping[str, Column]:
+    """Whether the sides differ in each leaf of a column, by its path."""
+    old, new = (quoted(side(_in_order(name, kind))) for side in (old_column, new_column))
+    return {
+        leaf.path: F.expr(leaf.differs(old, new, partial(_differ, kind=leaf.kind, slack=shape.slack(name, leaf.kind))))
+        for leaf in leaves_of(name, kind)
+    }
+
+
+@dataclass(frozen=True)
+class Slack:
+    """How far apart two numbers are still equal: `absolute`, and for floats `relative` to the larger one."""
+
+    absolute: Decimal
+    relative: float
+
+
+def _differ(old: str, new: str, kind: T.DataType, slack: Slack) -> str:
+    """SQL that says whether two values differ; never null."""
+    distinct, tolerance = f"NOT ({old} <=> {new})", slack.absolute
     if not isinstance(kind, T.NumericType) or not (tolerance or is_float(kind)):
         return distinct
     # Computed in types that cannot overflow.
     if is_float(kind):
-        old, new = old.cast("double"), new.cast("double")
-        larger = F.greatest(F.abs(old), F.abs(new))
-        slack = F.lit(float(tolerance)) + larger * F.lit(0.0 if shape.to_the_bit else rounding_of(kind))
+        old, new = (f"cast({side} AS double)" for side in (old, new))
+        larger = f"greatest(abs({old}), abs({new}))"
+        allowed = f"{float(tolerance)!r}D + {larger} * {slack.relative!r}D"
         # In Spark, NaN is above infinity: neither is near anything else.
-        near = (larger < F.lit(float("inf"))) & (F.abs(old - new) <= slack)
+        near = f"{larger} < double('Infinity') AND abs({old} - {new}) <= {allowed}"
     else:
         whole = kind if isinstance(kind, T.DecimalType) else T.DecimalType(20, 0)
-        near = F.abs(F.try_subtract(old.cast(whole), new.cast(whole))) <= F.lit(tolerance)
-    return distinct & ~F.coalesce(near, F.lit(False))
+        old, new = (f"cast({side} AS {whole.simpleString()})" for side in (old, new))
+        near = f"abs(try_subtract({old}, {new})) <= {tolerance:f}BD"
+    return f"({distinct} AND NOT coalesce({near}, false))"
 
 
 Bands = Mapping[str, Mapping[Change, Sequence[dt.date]]]
@@ -146,6 +191,7 @@ _LESS_THAN_ONE: Final = Decimal("0.999999")
 _STEP_OF_A_DOUBLE: Final = 1e-15
 """Relative; exact numbers are also compared as doubles."""
 _CHANGED_IN: Final = "changed:"
+_PART: Final = "part:"
 _BEYOND: Final = "beyond:"
 
 
@@ -161,7 +207,12 @@ class Pair:
     def types(self) -> Mapping[str, T.DataType]:
         """The declared columns that both sides have with the same type; added and retyped columns are not compared."""
         old, new = ({field.name: field.dataType for field in f.schema.fields} for f in (self.old, self.new))
-        return {name: old[name] for name in self.dataset.columns if name in old and old[name] == new[name]}
+        # Models may say of parts that they are never null; what is stored says it of none.
+        return {
+            name: old[name]
+            for name in self.dataset.columns
+            if name in old and name in new and declared_type(old[name]) == declared_type(new[name])
+        }
 
     @cached_property
     def shape(self) -> Shape:
@@ -169,6 +220,12 @@ class Pair:
         columns = self.dataset.columns
         compared = {name: columns[name].tolerance for name in self.dataset.compared if name in self.types}
         return Shape(self.dataset.partition_column, self.dataset.key, compared)
+
+    @cached_property
+    def leaves(self) -> Mapping[str, tuple[Leaf, ...]]:
+        """The leaves of the compared columns that have parts."""
+        kinds = {name: self.types[name] for name in self.shape.columns}
+        return {name: leaves_of(name, kind) for name, kind in kinds.items() if is_nested(kind)}
 
     @property
     def comparable(self) -> bool:
@@ -214,12 +271,19 @@ def differs_in(name: str) -> Column:
     return F.array_contains(F.col(COLUMNS), name)
 
 
+def differs_in_part(path: str) -> Column:
+    """Whether a row is on both sides with different values in a leaf of a column."""
+    return F.array_contains(F.col(PARTS), path)
+
+
 def tallies_of(
     rows: DataFrame, pair: Pair, bands: Bands | None = None, more: Sequence[Column] = ()
 ) -> Mapping[dt.date, Row]:
     """Aggregates over differing rows by day: those that `counts_of` needs, and `more`."""
     tallies = [F.count_if(F.col(STATUS) == status).alias(status) for status in (ADDED, REMOVED, CHANGED)]
     tallies += [F.count_if(differs_in(name)).alias(_CHANGED_IN + name) for name in pair.shape.columns]
+    paths = [leaf.path for leaves in pair.leaves.values() for leaf in leaves]
+    tallies += [F.count_if(differs_in_part(path)).alias(_PART + path) for path in paths]
     tallies += [
         F.count_if(differs_in(name) & pair.outside(name, bands)).alias(_BEYOND + name)
         for name in pair.shape.columns
@@ -232,12 +296,12 @@ def tallies_of(
 def counts_of(tally: Row, published: int) -> RowCounts:
     """The rows of a group by what happens to them; `published` is the number of published rows."""
     values = tally.asDict()
-    columns, beyond = (
+    columns, parts, beyond = (
         {name.removeprefix(prefix): n for name, n in values.items() if name.startswith(prefix) and n}
-        for prefix in (_CHANGED_IN, _BEYOND)
+        for prefix in (_CHANGED_IN, _PART, _BEYOND)
     )
     added, removed, changed = (int(values[status]) for status in (ADDED, REMOVED, CHANGED))
-    return RowCounts(added, removed, changed, published - removed - changed, columns, beyond)
+    return RowCounts(added, removed, changed, published - removed - changed, columns, beyond, parts=parts)
 
 
 def bands_of(contract: Contract, days: Sequence[dt.date], columns: Sequence[str]) -> Bands:

@@ -30,6 +30,7 @@ from backfill_assets.pipeline.compare import (
     counts_of,
     differing,
     differs_in,
+    differs_in_part,
     new_column,
     old_column,
     tallies_of,
@@ -39,8 +40,10 @@ from backfill_assets.pipeline.measure import Sides
 from backfill_assets.pipeline.raw_table import ORDER, rows_in_raw
 from backfill_assets.pipeline.samples import CHECK, Broken, Samples, plain_value, samples_of
 from backfill_assets.pipeline.shares import CAME, LEFT, MOVED, Slices, lone_files, shares_of
+from backfill_assets.pipeline.sql_text import quoted
 from backfill_assets.pipeline.stage import staged_rows
-from backfill_assets.pipeline.tables import equal_keys, figure, in_days, is_numeric
+from backfill_assets.pipeline.tables import equal_keys, figure, in_days
+from backfill_assets.pipeline.types import is_numeric, leaves_of, ordered
 
 _LARGEST: Final = 100
 _SUBJECT: Final = "_subject"
@@ -75,16 +78,19 @@ def largest_of(rows: DataFrame, pair: Pair) -> Mapping[dt.date, tuple[RowChange,
 def _tags(pair: Pair, bands: Bands, wanted: Broken) -> list[Column]:
     tags = []
     for (check, name), days in wanted.items():
-        size = F.abs(pair.delta(name)).cast("double") if is_numeric(pair.types[name]) else F.lit(None).cast("double")
-        tag = F.struct(
-            F.lit(check).alias(CHECK),
-            F.lit(name).alias(_SUBJECT),
-            F.col(old_column(name)).cast("string").alias(_OLD),
-            F.col(new_column(name)).cast("string").alias(_NEW),
-            size.alias(_SIZE),
-        )
-        broken = F.coalesce(pair.outside(name, bands), F.lit(True))
-        tags.append(F.when(in_days(pair.shape.partition, days) & differs_in(name) & broken, tag))
+        kind = pair.types[name]
+        size = F.abs(pair.delta(name)).cast("double") if is_numeric(kind) else F.lit(None).cast("double")
+        broken = in_days(pair.shape.partition, days) & F.coalesce(pair.outside(name, bands), F.lit(True))
+        for leaf in leaves_of(name, kind):
+            tag = F.struct(
+                F.lit(check).alias(CHECK),
+                F.lit(leaf.path).alias(_SUBJECT),
+                F.expr(leaf.shown_in(ordered(quoted(old_column(name)), kind))).alias(_OLD),
+                F.expr(leaf.shown_in(ordered(quoted(new_column(name)), kind))).alias(_NEW),
+                size.alias(_SIZE),
+            )
+            differs = differs_in_part(leaf.path) if name in pair.leaves else differs_in(name)
+            tags.append(F.when(broken & differs, tag))
     return tags
 
 

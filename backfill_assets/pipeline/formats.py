@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -21,10 +21,12 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from backfill_assets.core.delivery import ARCHIVES
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line
+from backfill_assets.core.types import Array, Kind, Map, Plain, Struct, is_within, kind_of
 from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.dataset.sources import Encoding, Files, Format, NamedBy, Source, Undeclared
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, Headers, csv_cells, dropped, json_cells
-from backfill_assets.pipeline.tables import quoted, struct_of
+from backfill_assets.pipeline.sql_text import quoted
+from backfill_assets.pipeline.types import struct_of
 from backfill_assets.storage.location import Location
 from backfill_assets.storage.text_files import (
     BLANK,
@@ -158,37 +160,67 @@ def _check_parquet(file: Location, shown: str, declared: Files) -> None:
         # ValueError: column names that are not UTF-8.
         raise SourceError(f"{shown}: is no complete Parquet file: {in_one_line(error)}; deliver it again") from error
     require_names(tuple(name.lower() for name in schema.names), shown, declared)
-    kinds = {own: declared.types[name] for name, own in declared.headers.items()}
+    names = {own: name for name, own in declared.headers.items()}
     for field in schema:
-        kind = kinds.get(field.name.lower())
-        if kind is not None and not _fits(field.type, kind):
+        name = names.get(field.name.lower())
+        kind = None if name is None else declared.types[name]
+        if name is not None and kind is not None and not _fits(field.type, kind_of(kind), name, declared.optional):
             raise SourceError(
                 f"{shown}: column {field.name}: expected {kind}, found {str(field.type)[:SHOWN_CHARACTERS]}. "
                 "Deliver it with that type (timestamps in microseconds), or correct columns in dataset.yaml"
             )
 
 
-def _fits(found: pa.DataType, declared: str) -> bool:
+def _fits(found: pa.DataType, kind: Kind, path: str, optional: Collection[str]) -> bool:
     if pa.types.is_dictionary(found):
         found = found.value_type
-    if declared.startswith("decimal("):
-        precision, scale = (int(part) for part in declared[8:-1].split(","))
-        return bool(
-            pa.types.is_decimal(found) and found.scale <= scale and found.precision - found.scale <= precision - scale
-        )
-    return str(found) in _ARROW[declared]
+    match kind:
+        case Plain(name="decimal"):
+            return bool(
+                pa.types.is_decimal(found)
+                and found.scale <= kind.scale
+                and found.precision - found.scale <= kind.precision - kind.scale
+            )
+        case Plain():
+            return str(found) in _ARROW[kind.name]
+        case Array():
+            return any(is_list(found) for is_list in _LISTS) and _fits(
+                found.value_type, kind.element, f"{path}.element", optional
+            )
+        case Map():
+            return (
+                pa.types.is_map(found)
+                and _fits(found.key_type, kind.key, f"{path}.key", optional)
+                and _fits(found.item_type, kind.value, f"{path}.value", optional)
+            )
+        case Struct():
+            # Spark finds the fields in any case.
+            named = [(field.name.lower(), field.type) for field in found] if pa.types.is_struct(found) else []
+            own = dict(named)
+            return len(own) == len(named) > 0 and all(
+                _fits(own[name.lower()], part, f"{path}.{name}", optional)
+                if name.lower() in own
+                else is_within(f"{path}.{name}", optional)
+                for name, part in kind.fields
+            )
 
 
 _SMALL: Final = ("int8", "int16", "int32", "uint8", "uint16")
+_LISTS: Final = (
+    pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list,
+)  # fmt: skip
 _ARROW: Final[Mapping[str, tuple[str, ...]]] = {
     "string": ("string", "large_string", "string_view"),
     "boolean": ("bool",),
+    "smallint": ("int8", "int16", "uint8"),
     "integer": _SMALL,
     "long": (*_SMALL, "int64", "uint32"),
     "float": ("float",),
     "double": ("double", "float", *_SMALL),
     "date": ("date32[day]",),
     "timestamp": tuple(f"timestamp[{unit}{zone}]" for unit in ("ms", "us") for zone in ("", ", tz=UTC")),
+    "timestamp_ntz": ("timestamp[ms]", "timestamp[us]"),
+    "binary": ("binary", "large_binary", "binary_view"),
 }
 """The Arrow types that Spark's Parquet reader converts to each declared type without loss."""
 

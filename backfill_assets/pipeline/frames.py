@@ -21,7 +21,8 @@ from backfill_assets.delta.reading import files_of_days
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.pipeline.run_models import reference_tables
 from backfill_assets.pipeline.stage import staged_table
-from backfill_assets.pipeline.tables import in_days, read_days, read_table, struct_of, with_declared_columns
+from backfill_assets.pipeline.tables import in_days, read_days, read_table, with_declared_columns
+from backfill_assets.pipeline.types import struct_of
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
 

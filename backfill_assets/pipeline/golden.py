@@ -34,7 +34,8 @@ from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.reads import undeclared
 from backfill_assets.pipeline.run_models import read_file, run_query
 from backfill_assets.pipeline.samples import CHECK, Failed, Samples, plain_value, samples_of
-from backfill_assets.pipeline.tables import declared_type, in_days, read_table, renamed
+from backfill_assets.pipeline.tables import in_days, read_table, renamed
+from backfill_assets.pipeline.types import declared_type
 
 _KINDS: Final[Mapping[str, str]] = {ADDED: "missing there", REMOVED: "missing here", CHANGED: "different"}
 _WHOLE: Final = T.DecimalType(20, 0)
@@ -159,7 +160,7 @@ def _alike(theirs: DataFrame, ours: DataFrame, golden: Golden, where: str) -> tu
 
 def _common(one: T.DataType, other: T.DataType) -> T.DataType | None:
     """A type that holds the values of both; None if they cannot be compared."""
-    if one == other:
+    if declared_type(one) == declared_type(other):
         return one
     if not isinstance(one, T.NumericType) or not isinstance(other, T.NumericType):
         return None

@@ -41,7 +41,8 @@ from backfill_assets.pipeline.raw_table import (
     require_layout,
     rows_in_raw,
 )
-from backfill_assets.pipeline.tables import days_condition, literal, read_table, renamed, replace_where, writing
+from backfill_assets.pipeline.sql_text import literal
+from backfill_assets.pipeline.tables import days_condition, read_table, renamed, replace_where, writing
 from backfill_assets.storage.disk import EPOCH
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import SourceFile, discover, require_sources

@@ -22,18 +22,12 @@ from backfill_assets.dataset.checks import PERCENTILES, Measure, metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.ledger.open import Ledger
+from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of
 from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.matches import is_ambiguous, is_checked, is_unmatched, with_matches
 from backfill_assets.pipeline.seams import SPAN, Files, null_rises, places, seams
-from backfill_assets.pipeline.tables import (
-    figures_of,
-    fingerprint_columns,
-    fingerprint_of,
-    is_numeric,
-    is_true,
-    renamed,
-    with_declared_columns,
-)
+from backfill_assets.pipeline.tables import figures_of, is_true, renamed, with_declared_columns
+from backfill_assets.pipeline.types import is_numeric
 
 _METRIC: Final = "metric:"
 _COUNT: Final = "count:"

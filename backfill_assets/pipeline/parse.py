@@ -11,73 +11,11 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.dataset.sources import CsvOptions, Encoding, Files
-from backfill_assets.pipeline.tables import spark_type
-
-# Digits are limited: a number with a million digits, or an exponent of a million, would keep Spark busy for hours.
-_DIGITS: Final = r"(?=\.?\d)\d{0,400}(?:\.\d{0,400})?"
-_NUMBER: Final = rf"^\s*[+-]?{_DIGITS}(?:[eE][+-]?\d{{1,3}})?\s*$"
-_WITH_EXPONENT: Final = rf"^\s*[+-]?{_DIGITS}[eE][+-]?\d{{1,3}}\s*$"
-_EXPONENT_PARTS: Final = r"^\s*[+-]?(\d*)\.?(\d*)[eE]([+-]?\d+)\s*$"
-_ZERO: Final = r"^\s*[+-]?[0.]+(?:[eE].*)?$"
-_NO_FINITE: Final = r"(?i)^\s*(?:NaN|[+-]?Inf(?:inity)?)\s*$"
-_DAY: Final = r"(?!0000)\d{4}-\d{1,2}-\d{1,2}"
-_DATE: Final = rf"^\s*{_DAY}(?:[T ]00:00(?::00(?:\.0{{1,9}})?)?)?\s*$"
-_ZONE: Final = r"(?:Z|(?:UTC|GMT)?[+-]\d{1,2}(?::?\d{2})?|UTC|GMT|[A-Z][A-Za-z]+(?:/[A-Za-z0-9_+-]+)+)"
-_CLOCK: Final = r"\d{1,2}:\d{1,2}(?::\d{1,2}(?:\.\d{1,6}0{0,6})?)?"
-_TIMESTAMP: Final = rf"^\s*{_DAY}(?:[T ]{_CLOCK} ?{_ZONE}?)?\s*$"
-
-
-def typed(text: Column, declared: str) -> Column:
-    """A text as a value of a declared type; null if the type would lose part of it."""
-    kind = spark_type(declared)
-    match kind:
-        case T.StringType():
-            return text
-        case T.BooleanType():
-            word = F.lower(F.trim(text))
-            return F.when(word == "true", F.lit(True)).when(word == "false", F.lit(False))
-        case T.DecimalType():
-            return _exact(text, kind.precision, kind.scale)
-        case T.IntegerType() | T.LongType():
-            name = kind.simpleString()
-            number = text.try_cast(name)
-            # Plain digits first, which most are. A cast alone ignores control characters, such as a crash's zeros.
-            plain = F.when(number.cast("string") == text, number)
-            return F.coalesce(plain, _exact(text, 38, 0).try_cast(name))
-        case T.DateType():
-            return F.when(
-                text.rlike(_DATE), F.substring_index(F.translate(F.trim(text), "T", " "), " ", 1).try_cast("date")
-            )
-        case T.TimestampType():
-            return F.when(text.rlike(_TIMESTAMP), text.try_cast("timestamp"))
-        case _:
-            return _floating(text, kind.simpleString())
-
-
-def _exact(text: Column, precision: int, scale: int) -> Column:
-    """A decimal, if the type has a place for all its digits; null otherwise."""
-    # Trailing zeros need no place.
-    plain = rf"^\s*[+-]?(?=\.?\d)\d{{0,400}}(?:\.\d{{0,{scale}}}0{{0,400}})?\s*$"
-    whole, fraction, exponent = (F.regexp_extract(text, _EXPONENT_PARTS, group) for group in (1, 2, 3))
-    digits = F.concat(whole, fraction)
-    zeros = F.length(digits) - F.length(F.rtrim(digits, F.lit("0")))
-    places = F.length(fraction) - zeros - exponent.try_cast("int")
-    fits = text.rlike(_WITH_EXPONENT) & ((places <= scale) | text.rlike(_ZERO))
-    number = text.try_cast(f"decimal({precision},{scale})")
-    # Most values are plain digits, so try them first.
-    return F.when(text.rlike(plain), number).when(fits, number)
-
-
-def _floating(text: Column, name: str) -> Column:
-    """A floating-point number, rounded as usual, but never to zero or infinity."""
-    number = text.try_cast(name)
-    finite = F.abs(number) < F.lit(float("inf")).cast(name)
-    kept = F.when(text.rlike(_NUMBER) & finite & ((number != 0) | text.rlike(_ZERO)), number)
-    return F.coalesce(kept, F.when(text.rlike(_NO_FINITE), text.try_cast(name)))
-
+from backfill_assets.pipeline.sql_text import literal
+from backfill_assets.pipeline.types import spark_type
+from backfill_assets.pipeline.values import alone, parsed, typed, unmarked
 
 LINE: Final = "_line"
 """Bytes of one line of a text file, as delivered."""
@@ -99,22 +37,18 @@ _UNKNOWN: Final = "a row has an unknown headline; launch again"
 _WINDOWS: Final = bytes(range(0x80, 0xA0)).decode("latin-1")
 _WINDOWS_MEANS: Final = "".join(bytes([b]).decode("windows-1252", "replace") for b in range(0x80, 0xA0))
 _NO_TEXT: Final = "\ufffd"
-# Put around each number. Neither is a character, and neither has a meaning in JSON.
-_LEFT, _RIGHT = "\ufdd0", "\ufdd1"
-_ESCAPED_MARK: Final = r"(?i)\\ufdd[01]"
 _END: Final = "\ufdd0"
 """An extra cell after each line of a CSV file: if another cell swallows it, that cell was never closed."""
-_STRINGS_AND_NUMBERS: Final = r'("(?:[^"\\]++|\\.)*+")|(-?(?:\d[\d.eE+-]*+|NaN|Infinity))'
-_LONE_SURROGATE: Final = (
-    r"(?i)\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f][0-9a-f]{2})|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}"
-)
 
 
 def typed_rows(cells: DataFrame, declared: Files) -> DataFrame:
     """Lines with cells as rows: declared columns in their types, `_corrupt_record`, `NAMES`, and all other columns."""
     with_cells = computed_once(cells, [CELLS, NAMES, _TEXT])
     texts = {name: F.col(CELLS).getField(name) for name in declared.columns}
-    values = {name: typed(texts[name], kind) for name, kind in declared.types.items()}
+    values = {
+        name: F.expr(typed(f"{CELLS}.{name}", spark_type(kind), name, declared.optional))
+        for name, kind in declared.types.items()
+    }
     with_values = computed_once(with_cells.withColumns(values), list(values))
     bad = F.col(CELLS).isNull()
     for name, text in texts.items():
@@ -176,7 +110,7 @@ def csv_cells(lines: DataFrame, declared: Files, headers: Headers | None) -> Dat
         dict(headers.items()) if headers is not None else {None: tuple(declared.columns)}
     )
     of = {f"_parsed_{i}": header for i, header in enumerate(orders)}
-    parsed, cells, names, known = {}, [], [], F.lit(False)
+    read, cells, names, known = {}, [], [], F.lit(False)
     sign = declared.csv.delimiter.replace("\\t", "\t")
     # Text has no zero bytes: a crash leaves them where it cut a line.
     readable = _is_short_enough(sign) & ~F.col(_TEXT).contains("\0")
@@ -186,7 +120,7 @@ def csv_cells(lines: DataFrame, declared: Files, headers: Headers | None) -> Dat
         order = orders[header]
         schema = ", ".join([*(f"_{i} string" for i in range(len(order))), "_end string", "_bad string"])
         own = F.lit(True) if header is None else F.col(HEADER) == F.lit(header)
-        parsed[column] = F.when(own, F.from_csv(text, F.lit(schema), csv_options(declared.csv)))
+        read[column] = F.when(own, F.from_csv(text, F.lit(schema), csv_options(declared.csv)))
         place = {name: i for i, name in enumerate(order)}
         texts = [
             (F.col(column).getField(f"_{place[own]}") if own in place else F.lit(None).cast("string")).alias(name)
@@ -202,7 +136,7 @@ def csv_cells(lines: DataFrame, declared: Files, headers: Headers | None) -> Dat
     # Fail: such a row is not bad, and would not be counted.
     found = F.when(known, F.coalesce(*cells)).otherwise(F.raise_error(F.lit(_UNKNOWN)))
     with_text = lines.withColumn(_TEXT, text_of(F.col(LINE), declared.encoding))
-    return with_text.withColumns(parsed).withColumns({CELLS: found, NAMES: F.coalesce(*names)}).drop(*parsed)
+    return with_text.withColumns(read).withColumns({CELLS: found, NAMES: F.coalesce(*names)}).drop(*read)
 
 
 def _is_short_enough(sign: str) -> Column:
@@ -214,40 +148,17 @@ def _is_short_enough(sign: str) -> Column:
 
 def json_cells(lines: DataFrame, declared: Files) -> DataFrame:
     """The cells of each line that is one JSON object, with keys in lower case; numbers keep their text from the line."""
-    text = F.col(_TEXT)
-    numbers = F.regexp_replace(text, _STRINGS_AND_NUMBERS, f"$1{_LEFT}$2{_RIGHT}")
-    marked = F.replace(numbers, F.lit(_LEFT + _RIGHT), F.lit(""))
-    for sign, quoted in ((_LEFT, f'"{_LEFT}'), (_RIGHT, f'{_RIGHT}"')):
-        marked = F.replace(marked, F.lit(sign), F.lit(quoted))
-    # The record is the only one of a list, between two names that no line can contain. A line that closes its record early, or
-    # continues after it, yields other names or another number of records.
-    first, last = f"{_LEFT}record", f"{_RIGHT}end"
-    whole = F.concat(F.lit(f'{{"line":{{"{first}":['), marked, F.lit(f'],"{last}":[]}}}}'))
-    options = {"columnNameOfCorruptRecord": "_bad", "allowSingleQuotes": "false"}
-    clean = ~(text.contains(_LEFT) | text.contains(_RIGHT) | (text.contains("\\u") & text.rlike(_ESCAPED_MARK)))
-    clean &= ~((text.contains("\\ud") | text.contains("\\uD")) & text.rlike(_LONE_SURROGATE))
-    schema = "line map<string, array<map<string, string>>>, _bad string"
     with_text = lines.withColumn(_TEXT, text_of(F.col(LINE), declared.encoding))
-    parsed = computed_once(
-        with_text.withColumn("_parsed", F.when(clean, F.from_json(whole, F.lit(schema), options))), ["_parsed"]
-    )
-    line = F.col("_parsed").getField("line")
-    records = F.get(F.map_values(line), F.lit(0))
-    alone = (F.map_keys(line) == F.array(F.lit(first), F.lit(last))) & (F.size(records) == 1)
-    record = F.when(alone & F.col("_parsed").getField("_bad").isNull(), F.get(records, F.lit(0)))
+    found = computed_once(with_text.withColumn("_parsed", F.expr(parsed(_TEXT, "map<string, string>"))), ["_parsed"])
+    record = F.expr(alone("_parsed"))
     names = computed_once(
-        parsed.withColumn("_record", record).withColumn(NAMES, F.transform(F.map_keys("_record"), F.lower)),
+        found.withColumn("_record", record).withColumn(NAMES, F.transform(F.map_keys("_record"), F.lower)),
         ["_record", NAMES],
     )
     record = F.col("_record")
     good = record.isNotNull() & (F.size(NAMES) == F.size(F.array_distinct(NAMES)))
     texts = [
-        _unmarked(F.get(F.map_values(record), F.array_position(NAMES, own) - 1)).alias(name)
+        F.expr(unmarked(f"get(map_values(_record), array_position({NAMES}, {literal(own)}) - 1)")).alias(name)
         for name, own in declared.headers.items()
     ]
     return names.withColumn(CELLS, F.when(good, F.struct(*texts))).drop("_parsed", "_record")
-
-
-def _unmarked(value: Column) -> Column:
-    nested = F.replace(F.replace(value, F.lit(f'"{_LEFT}'), F.lit("")), F.lit(f'{_RIGHT}"'), F.lit(""))
-    return F.when(value.contains(_LEFT), F.translate(nested, _LEFT + _RIGHT, "")).otherwise(value)

@@ -26,7 +26,8 @@ from backfill_assets.delta.reading import files_of_days, rows_by_day
 from backfill_assets.evidence.inputs import lost_days, surplus_days
 from backfill_assets.pipeline.formats import FORM, INGESTED, cells_of, headers_of, raw_schema
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, NAMES, typed_rows
-from backfill_assets.pipeline.tables import declared_type, read_days, source_rows, spark_type, struct_of
+from backfill_assets.pipeline.tables import read_days, source_rows
+from backfill_assets.pipeline.types import declared_type, spark_type, struct_of
 from backfill_assets.spark.driver import room_for
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location

@@ -24,7 +24,8 @@ from backfill_assets.evidence.inputs import reference_file
 from backfill_assets.pipeline.formats import cells_of, columns_in, headers_of, lines_of, require_columns
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, typed_rows
 from backfill_assets.pipeline.reads import parts, undeclared, undeclared_in_request
-from backfill_assets.pipeline.tables import quoted, renamed
+from backfill_assets.pipeline.sql_text import quoted
+from backfill_assets.pipeline.tables import renamed
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
 from backfill_assets.storage.text_files import headline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import reduce
@@ -23,8 +24,10 @@ from backfill_assets.pipeline.matches import is_ambiguous, is_unmatched, with_ma
 from backfill_assets.pipeline.measure import is_failing
 from backfill_assets.pipeline.parse import CORRUPT
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, read_in_force
+from backfill_assets.pipeline.sql_text import quoted
 from backfill_assets.pipeline.stage import LINEAGE, outside_rows
 from backfill_assets.pipeline.tables import first_rows, in_days
+from backfill_assets.pipeline.types import ordered, parts_of
 
 CHECK: Final = "_check"
 """The column that names the check that a row is a sample of."""
@@ -65,16 +68,31 @@ def columns_behind(dataset: Dataset, contract: Contract, evidence: Iterable[DayE
 
 def plain_value(value: object) -> Value:
     """A value of a row as a plain JSON value; long texts are truncated."""
-    if isinstance(value, str) and len(value) > _LONGEST_TEXT:
-        return value[:_LONGEST_TEXT] + "…"
-    return json_value(value)
+    found = json_value(value)
+    return found[:_LONGEST_TEXT] + "…" if isinstance(found, str) and len(found) > _LONGEST_TEXT else found
 
 
 def json_value(value: object) -> Value:
-    """A value of a row as a plain JSON value, never truncated; NaN and infinities become text."""
+    """A value of a row as a plain JSON value, never truncated; NaN and infinities become text, bytes hex, parts JSON."""
+    found = _jsonable(parts_of(value))
+    return json.dumps(found, ensure_ascii=False) if isinstance(found, (list, dict)) else cast("Value", found)
+
+
+def shown_value(value: object) -> object:
+    """A value of a row for people: one with parts as JSON, and bytes in hex."""
+    return json_value(value) if isinstance(value, (tuple, list, dict, bytes, bytearray)) else value
+
+
+def _jsonable(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return cast("Value", plain(value))
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex()
+    if isinstance(value, list):
+        return [_jsonable(one) for one in value]
+    if isinstance(value, dict):
+        return {str(plain(key)): _jsonable(one) for key, one in value.items()}
+    return plain(value)
 
 
 def _plain_row(row: Mapping[str, object]) -> Row:
@@ -138,7 +156,10 @@ def _bad_samples(frames: Frames, bad: Mapping[str, Column], wanted: Failed) -> S
     tags = [F.when(bad[name] & in_days(partition, days), F.lit(name)) for name, days in wanted.items()]
     matched = with_matches(shadow, frames)
     tagged = matched.withColumn(CHECK, F.explode(F.array_compact(F.array(*tags)))).select(CHECK, *dataset.columns)
-    order = [F.col(column) for column in dict.fromkeys((*dataset.key, *dataset.columns))]
+    types = {field.name: field.dataType for field in tagged.schema.fields}
+    order = [
+        F.expr(ordered(quoted(column), types[column])) for column in dict.fromkeys((*dataset.key, *dataset.columns))
+    ]
     return samples_of(tagged, partition, order)
 
 

@@ -27,16 +27,8 @@ from backfill_assets.pipeline.parse import CORRUPT
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, ORDER, read_in_force
 from backfill_assets.pipeline.reads import aggregates
 from backfill_assets.pipeline.run_models import empty_tables, plain_references, run_model
-from backfill_assets.pipeline.tables import (
-    declared_type,
-    in_days,
-    is_true,
-    read_table,
-    renamed,
-    struct_of,
-    write_days,
-    writing,
-)
+from backfill_assets.pipeline.tables import in_days, is_true, read_table, renamed, write_days, writing
+from backfill_assets.pipeline.types import declared_type, struct_of
 from backfill_assets.spark.driver import room_for
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location

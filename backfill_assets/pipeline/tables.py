@@ -1,4 +1,4 @@
-"""Our layer on Spark: names, types and fingerprints; reads and replaces days of Delta tables."""
+"""Our layer on Spark: names, errors and figures; reads and replaces days of Delta tables."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import runs_of_days
@@ -28,6 +27,9 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.opening import actions, is_table, read_back
 from backfill_assets.evidence.known_deliveries import source_key, table_of
 from backfill_assets.ledger.open import Ledger
+from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of
+from backfill_assets.pipeline.sql_text import quoted
+from backfill_assets.pipeline.types import declared_type, spark_type
 from backfill_assets.spark.driver import driver_of, is_of_data, room_for
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
@@ -35,33 +37,11 @@ from backfill_assets.storage.location import Location
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-_TYPES: Final[Mapping[str, T.DataType]] = {
-    "string": T.StringType(),
-    "boolean": T.BooleanType(),
-    "integer": T.IntegerType(),
-    "long": T.LongType(),
-    "float": T.FloatType(),
-    "double": T.DoubleType(),
-    "date": T.DateType(),
-    "timestamp": T.TimestampType(),
-}
-_NAMES: Final = {spark.simpleString(): name for name, spark in _TYPES.items()}
-_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _PREFIX: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _RANK: Final = "_rank"
 _MOST_RANGES: Final = 20
 """Spark's time grows with the square of the terms of an OR, and not with the days of an IN."""
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w+")
-
-
-def quoted(name: str) -> str:
-    """Quote an identifier or a path with backticks."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def literal(value: str) -> str:
-    """Write a string as a SQL literal."""
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def days_condition(column: str, days: Collection[dt.date], written: str = "DATE'{}'") -> str:
@@ -81,27 +61,6 @@ def in_days(column: str, days: Collection[dt.date]) -> Column:
 def is_true(condition: Column) -> Column:
     """The condition, with null counted as false."""
     return F.coalesce(condition, F.expr("false"))
-
-
-def spark_type(declared: str) -> T.DataType:
-    """Spark's type for one that `dataset.yaml` declares."""
-    match = _DECIMAL.fullmatch(declared)
-    return T.DecimalType(int(match[1]), int(match[2])) if match else _TYPES[declared]
-
-
-def declared_type(found: T.DataType) -> str:
-    """A Spark type by its name in `dataset.yaml`; by Spark's own name if there is none."""
-    return _NAMES.get(found.simpleString(), found.simpleString())
-
-
-def struct_of(columns: Mapping[str, str]) -> T.StructType:
-    """Spark's schema for declared columns; all nullable."""
-    return T.StructType([T.StructField(name, spark_type(kind)) for name, kind in columns.items()])
-
-
-def is_numeric(found: T.DataType) -> bool:
-    """Whether a column can be summed."""
-    return isinstance(found, T.NumericType)
 
 
 def first_rows(
@@ -281,12 +240,6 @@ class OnSpark:
         return self.session(f"{step} {os.getpid()} {threading.get_ident()}")
 
 
-_SUM: Final = "fingerprint:sum"
-_XOR: Final = "fingerprint:xor"
-_ROWS: Final = "fingerprint:rows"
-_MASK: Final = (1 << 64) - 1
-
-
 _DAY: Final = "_day"
 _GONE: Final = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "DELTA_")
 
@@ -367,34 +320,3 @@ def with_declared_columns(frame: DataFrame, dataset: Dataset) -> DataFrame:
         if name not in frame.columns
     }
     return frame.withColumns(missing) if missing else frame
-
-
-def fingerprint_columns(types: Mapping[str, str]) -> list[Column]:
-    """Aggregates over columns of declared types from which `fingerprint_of` makes the fingerprint of a group."""
-    hashed = hash_of(types, *sorted(types))
-    return [
-        F.count("*").alias(_ROWS),
-        # A sum of 64-bit numbers can overflow 64 bits, which Spark refuses.
-        F.sum(hashed.cast(T.DecimalType(38, 0))).alias(_SUM),
-        F.bit_xor(hashed).alias(_XOR),
-    ]
-
-
-def fingerprint_of(row: Row | Mapping[str, Any]) -> str:
-    """The fingerprint of a group: number of rows, sum and exclusive-or of their hashes."""
-    return f"{row[_ROWS]}:{int(row[_SUM])}:{row[_XOR] & _MASK:016x}"
-
-
-def hash_of(types: Mapping[str, str], *names: str) -> Column:
-    """The hash of some columns of a row, given their declared types; equal values have equal hashes."""
-    # A null does not change Spark's hash: without the flags, (null, a) and (a, null) would be equal.
-    flags = [F.col(name).isNull() for name in names]
-    return F.xxhash64(*flags, *(_normal(F.col(name), types[name]) for name in names))
-
-
-def _normal(column: Column, declared: str) -> Column:
-    if declared not in ("float", "double"):
-        return column
-    # Equal in SQL but different in their bits: 0.0 and -0.0, and the many kinds of NaN.
-    zero = F.when(column == 0, F.lit(0.0).cast(declared))
-    return zero.when(F.isnan(column), F.lit(float("nan")).cast(declared)).otherwise(column)

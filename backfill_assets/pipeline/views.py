@@ -15,20 +15,18 @@ from backfill_assets.core.measured import Figures
 from backfill_assets.dataset.consistency import DATA_RELEASES
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.opening import is_table
+from backfill_assets.pipeline.sql_text import literal, quoted
 from backfill_assets.pipeline.tables import (
     OnSpark,
     condition_of,
     days_condition,
     figure,
-    is_numeric,
-    literal,
-    quoted,
     read_days,
     read_table,
     renamed,
-    spark_type,
     with_declared_columns,
 )
+from backfill_assets.pipeline.types import is_numeric, spark_type
 from backfill_assets.storage.layout import ORIGIN, Layout
 from backfill_assets.storage.location import Location, remove_all
 

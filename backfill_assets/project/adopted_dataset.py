@@ -9,8 +9,8 @@ from typing import Any, Final
 import yaml
 
 from backfill_assets.core.errors import ArgumentError
-from backfill_assets.core.fields import is_numeric
 from backfill_assets.core.text import checked_name
+from backfill_assets.core.types import is_numeric
 from backfill_assets.dataset.releasing import AuditTrail
 from backfill_assets.delta.adoptable import FoundColumn, FoundTable
 from backfill_assets.delta.commit import GENERATED, LENGTH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -149,10 +150,10 @@ def _schema(schema: SchemaChange) -> Iterator[str]:
 
 
 def _columns(one: DatasetDiff) -> Iterator[str]:
-    counts: dict[str, int] = {}
-    for found in one.days:
-        for name, rows in (found.rows.columns if found.rows is not None else {}).items():
-            counts[name] = counts.get(name, 0) + rows
+    counts = Counter[str]()
+    for rows in (found.rows for found in one.days if found.rows is not None):
+        nested = {path.partition(".")[0] for path in rows.parts}
+        counts.update({name: n for name, n in rows.columns.items() if name not in nested} | dict(rows.parts))
     if counts:
         shown = ", ".join(
             f"{_code(name)} ({number_of(n, 'row')})" for name, n in sorted(counts.items(), key=lambda c: -c[1])

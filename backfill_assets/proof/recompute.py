@@ -36,22 +36,16 @@ from backfill_assets.pipeline.compare import (
     tallies_of,
 )
 from backfill_assets.pipeline.differences import largest_of
+from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of, hash_of
 from backfill_assets.pipeline.frames import Frames, upstream_tables
 from backfill_assets.pipeline.measure import figures_by_day
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY
 from backfill_assets.pipeline.run_models import reference_tables
 from backfill_assets.pipeline.samples import json_value
+from backfill_assets.pipeline.sql_text import quoted
 from backfill_assets.pipeline.stage import as_they_are, staged_rows
-from backfill_assets.pipeline.tables import (
-    OnSpark,
-    fingerprint_columns,
-    fingerprint_of,
-    first_rows,
-    hash_of,
-    is_numeric,
-    read_days,
-    with_declared_columns,
-)
+from backfill_assets.pipeline.tables import OnSpark, first_rows, read_days, with_declared_columns
+from backfill_assets.pipeline.types import is_numeric, ordered
 from backfill_assets.proof.subjects import Sampled
 from backfill_assets.storage.disk import EPOCH
 from backfill_assets.storage.layout import Layout
@@ -226,7 +220,8 @@ def _read(
 
 def _shuffled(table: DataFrame) -> DataFrame:
     """The same rows in an order and partitions that are unrelated to those of the files."""
-    salted = F.xxhash64(F.lit("another order"), *(F.col(name) for name in table.columns))
+    columns = (F.expr(ordered(quoted(field.name), field.dataType)) for field in table.schema.fields)
+    salted = F.xxhash64(F.lit("another order"), *columns)
     return table.repartition(_SHUFFLED_INTO, salted).sortWithinPartitions(salted)
 
 

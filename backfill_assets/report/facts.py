@@ -135,13 +135,14 @@ def row_totals(evidence: _Known) -> tuple[RowTotals, ...]:
 
 
 def _total(counts: Sequence[RowCounts]) -> RowCounts:
-    columns, beyond = Counter[str](), Counter[str]()
+    columns, beyond, parts = Counter[str](), Counter[str](), Counter[str]()
     for one in counts:
         columns.update(one.columns)
         beyond.update(one.beyond)
+        parts.update(one.parts)
     names = ("added", "removed", "changed", "unchanged", "explained_added", "explained_removed")
     totals = {name: sum(getattr(one, name) for one in counts) for name in names}
-    return RowCounts(columns=dict(columns), beyond=dict(beyond), **totals)
+    return RowCounts(columns=dict(columns), beyond=dict(beyond), parts=dict(parts), **totals)
 
 
 @dataclass(frozen=True)

@@ -4,24 +4,21 @@ A case is a folder `cases/<case>/` with `raw.<suffix>`, or with `raw/<delivery d
 arrive in the order of their names; `<reference>.<suffix>` for each reference that it needs (all others are empty);
 `<upstream>.csv` with the facts of each upstream that the dataset is built from; and `expected.csv`, `expected_staging.csv`
 or both. Text files have the format that dataset.yaml declares; instead of other formats and tables, write CSV. Expected rows
-are CSV with empty cells for null. Only the columns that an expected file names are compared.
+are CSV: an empty cell is null, and values with parts are JSON. Only the columns that an expected file names are compared.
 """
 
 from __future__ import annotations
 
-import csv
 import datetime as dt
 import gzip
 import io
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Final, assert_never
+from typing import assert_never
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,77 +33,7 @@ from backfill_assets.dataset.loaded import Case, LoadedDataset
 from backfill_assets.dataset.sources import Columns, Files, Format, NamedBy
 from backfill_assets.dataset.table_source import TableSource
 from backfill_assets.storage.layout import Layout
-
-Row = Mapping[str, object]
-"""The values of a row by column: str, bool, int, float, Decimal, date, aware datetime in UTC, or None."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows and their columns, in the order of the file."""
-
-    columns: tuple[str, ...]
-    rows: tuple[Row, ...]
-
-
-def read_table(path: Path, types: Mapping[str, str], null: str = "") -> Table:
-    """Read a CSV file with a header; cells that equal `null` are null, timestamps without an offset are in UTC.
-
-    Raises:
-        DatasetError: a column that `types` does not declare, a row with another number of cells, or a value of another
-            type; names file and line.
-    """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"{path}: cannot be read as UTF-8 text: {error}") from error
-    reader = csv.reader(text.splitlines(), strict=True)
-    columns = tuple(next(reader, ()))
-    if unknown := [name for name in columns if name not in types]:
-        raise DatasetError(f"{path}:1: no column {unknown[0]!r}; known columns: {', '.join(types)}")
-    if not columns or len(set(columns)) < len(columns):
-        raise DatasetError(f"{path}:1: the header must name each column once; found: {', '.join(columns) or 'nothing'}")
-    rows: list[Row] = []
-    for cells in reader:
-        if len(cells) != len(columns):
-            raise DatasetError(f"{path}:{reader.line_num}: {len(cells)} cells for {len(columns)} columns; write all")
-        pairs = zip(columns, cells, strict=True)
-        rows.append({c: _value(cell, types[c], null, f"{path}:{reader.line_num}: {c}") for c, cell in pairs})
-    return Table(columns, tuple(rows))
-
-
-def _value(cell: str, kind: str, null: str, where: str) -> object:
-    if cell == null:
-        return None
-    parse = _PARSERS["decimal" if kind.startswith("decimal") else kind]
-    try:
-        return parse(cell)
-    except (ValueError, ArithmeticError) as error:
-        raise DatasetError(f"{where} = {cell!r} is no {kind}; correct the value or the column's type") from error
-
-
-def _boolean(cell: str) -> bool:
-    if cell not in {"true", "false"}:
-        raise ValueError(cell)
-    return cell == "true"
-
-
-def _timestamp(cell: str) -> dt.datetime:
-    value = dt.datetime.fromisoformat(cell)
-    return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
-
-
-_PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
-    "string": str,
-    "boolean": _boolean,
-    "integer": int,
-    "long": int,
-    "float": float,
-    "double": float,
-    "date": dt.date.fromisoformat,
-    "timestamp": _timestamp,
-    "decimal": Decimal,
-}
+from backfill_assets.testing.tables import Table, as_arrow, read_table
 
 _ARRIVAL = dt.time(6, tzinfo=dt.UTC)
 _EXPECTED = {"expected.csv", "expected_staging.csv"}
@@ -207,26 +134,6 @@ def suffix_of(declared: Columns) -> str:
     return declared.format.value if isinstance(declared, Files) and declared.is_text else "csv"
 
 
-def differences(expected: Table, found: Iterable[Row], key: Sequence[str]) -> tuple[str, ...]:
-    """How found rows differ from the expected ones in the expected columns; empty if they agree.
-
-    Naive timestamps among the found rows are local times, as Spark's client returns them.
-    """
-    columns = expected.columns
-    wanted = Counter(tuple(_comparable(row[c]) for c in columns) for row in expected.rows)
-    got = Counter(tuple(_comparable(row.get(c)) for c in columns) for row in found)
-    named = [c for c in key if c in columns] or list(columns)
-
-    def line(what: str, row: tuple[object, ...]) -> str:
-        values = dict(zip(columns, row, strict=True))
-        place = ", ".join(f"{c}={values[c]}" for c in named)
-        rest = ", ".join(f"{c}={v}" for c, v in values.items() if c not in named)
-        return f"{what} {place}" + (f": {rest}" if rest else "")
-
-    missing = [line("expected, but not found:", row) for row in (wanted - got).elements()]
-    return (*missing, *(line("found, but not expected:", row) for row in (got - wanted).elements()))
-
-
 def _deliveries(dataset: Dataset, folder: Path, expected: Table | None) -> tuple[CaseDelivery, ...]:
     suffix = suffix_of(dataset.feed)
     single, several = folder / f"raw.{suffix}", folder / "raw"
@@ -258,31 +165,6 @@ def _arrival(day: dt.date, number: int) -> dt.datetime:
     return dt.datetime.combine(day + ONE_DAY, _ARRIVAL) + dt.timedelta(hours=number)
 
 
-def _comparable(value: object) -> object:
-    match value:
-        case dt.datetime():
-            return value.astimezone(dt.UTC)
-        case float():
-            # Engines compute sums and quotients with different last digits.
-            return float(f"{value:.12g}")
-        case Decimal():
-            return value.normalize()
-        case _:
-            return value
-
-
-_ARROW = {
-    "string": pa.string(),
-    "boolean": pa.bool_(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
-
-
 def lay_out(case: GoldenCase, sources: Path) -> None:
     """Write a case's deliveries and references below an empty sources folder, each where dataset.yaml expects it.
 
@@ -308,7 +190,7 @@ def lay_out(case: GoldenCase, sources: Path) -> None:
 
 
 def _rows_of_day(table: TableSource, delivery: CaseDelivery) -> pa.Table:
-    rows = _arrow(read_table(delivery.file, table.types), table.types)
+    rows = as_arrow(read_table(delivery.file, table.types), table.types)
     named = rows.rename_columns([table.shown(name) for name in table.columns])
     own = [name for name in named.column_names if name.lower() == table.day.lower()]
     kind = named.schema.field(own[0]).type if own else pa.date32()
@@ -321,7 +203,7 @@ def lay_out_upstreams(case: GoldenCase, layout: Layout) -> None:
     for file, upstream in case.upstreams.items():
         dataset = upstream.dataset
         columns = dataset.types
-        rows = _arrow(read_table(file, columns), columns)
+        rows = as_arrow(read_table(file, columns), columns)
         write_deltalake(str(layout.published_path(dataset.name)), rows, partition_by=[dataset.partition_column])
 
 
@@ -370,19 +252,7 @@ def _written(file: Path | None, declared: Files) -> bytes:
         case Format.parquet:
             rows = Table((), ()) if file is None else read_table(file, declared.types)
             out = io.BytesIO()
-            pq.write_table(_arrow(rows, declared.types).rename_columns(shown), out)
+            pq.write_table(as_arrow(rows, declared.types).rename_columns(shown), out)
             return out.getvalue()
         case _:
             assert_never(declared.format)
-
-
-def _arrow(table: Table, columns: Mapping[str, str]) -> pa.Table:
-    schema = pa.schema([(name, _arrow_type(kind)) for name, kind in columns.items()])
-    return pa.Table.from_pylist([dict(row) for row in table.rows], schema=schema)
-
-
-def _arrow_type(kind: str) -> pa.DataType:
-    if not kind.startswith("decimal"):
-        return _ARROW[kind]
-    precision, scale = (int(part) for part in kind.removeprefix("decimal(").removesuffix(")").split(","))
-    return pa.decimal128(precision, scale)

@@ -10,7 +10,7 @@ import pytest
 from backfill_assets_tests.dagster.reader import BLOCK, ROOT, Reader
 
 
-@pytest.mark.parametrize(("case", "project"), [("margin", "margin"), ("sessions", "web")])
+@pytest.mark.parametrize(("case", "project"), [("margin", "margin"), ("sessions", "web"), ("events", "shop")])
 def test_a_worked_case_says_what_its_commands_say(tmp_path: Path, case: str, project: str) -> None:
     shutil.copytree(ROOT / "cases", tmp_path / "cases")
     blocks = list(BLOCK.finditer((ROOT / "cases" / case / "README.md").read_text(encoding="utf-8")))

@@ -34,8 +34,19 @@ ARROW = {
     "double": pa.float64(),
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
+    "smallint": pa.int16(),
+    "timestamp_ntz": pa.timestamp("us"),
+    "binary": pa.binary(),
     "decimal(10,2)": pa.decimal128(10, 2),
     "decimal(38,10)": pa.decimal128(38, 10),
+    "array<double>": pa.list_(pa.float64()),
+    "map<string,array<long>>": pa.map_(pa.string(), pa.list_(pa.int64())),
+    "struct<a:long,b:struct<c:string,at:timestamp>>": pa.struct(
+        {"a": pa.int64(), "b": pa.struct({"c": pa.string(), "at": pa.timestamp("us", "UTC")})}
+    ),
+    "array<struct<sku:string,price:decimal(9,2),tags:map<date,binary>>>": pa.list_(
+        pa.struct({"sku": pa.string(), "price": pa.decimal128(9, 2), "tags": pa.map_(pa.date32(), pa.binary())})
+    ),
 }
 
 

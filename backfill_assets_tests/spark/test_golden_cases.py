@@ -21,7 +21,8 @@ from backfill_assets.pipeline.tables import read_table
 from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import discover
-from backfill_assets.testing.cases import GoldenCase, collect_cases, differences, lay_out, lay_out_upstreams
+from backfill_assets.testing.cases import GoldenCase, collect_cases, lay_out, lay_out_upstreams
+from backfill_assets.testing.tables import differences
 from backfill_assets_tests.observed import Observed
 
 DATASETS = Path(backfill_assets.__file__).parent / "datasets"

@@ -18,7 +18,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.evidence.inputs import golden_fingerprints
 from backfill_assets.pipeline.golden import golden_counts, golden_samples
-from backfill_assets.pipeline.tables import struct_of
+from backfill_assets.pipeline.types import struct_of
 from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, D4, FOLDER, Kit
 

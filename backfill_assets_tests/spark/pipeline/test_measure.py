@@ -14,8 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.measured import NOTHING
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of
 from backfill_assets.pipeline.measure import Sides, published_figures
-from backfill_assets.pipeline.tables import SparkFingerprints, fingerprint_columns, fingerprint_of
+from backfill_assets.pipeline.tables import SparkFingerprints
 from backfill_assets.settings import Settings
 from backfill_assets.spark.session import open_session
 from backfill_assets.storage.layout import Layout

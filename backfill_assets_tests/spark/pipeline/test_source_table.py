@@ -20,7 +20,8 @@ from backfill_assets.core.unit import AttemptState, Unit, UnitState
 from backfill_assets.dataset.loaded import Case
 from backfill_assets.delta.opening import is_table
 from backfill_assets.evidence.readiness import Blocker
-from backfill_assets.pipeline.tables import quoted, read_table
+from backfill_assets.pipeline.sql_text import quoted
+from backfill_assets.pipeline.tables import read_table
 from backfill_assets.settings import Settings
 from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.testing.cases import lay_out, read_case

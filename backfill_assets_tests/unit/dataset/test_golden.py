@@ -16,7 +16,8 @@ from backfill_assets.pipeline.formats import require_columns
 from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.sources import discover
-from backfill_assets.testing.cases import Table, collect_cases, differences, lay_out, read_table
+from backfill_assets.testing.cases import collect_cases, lay_out
+from backfill_assets.testing.tables import Table, differences, read_table
 from backfill_assets_tests.harness.dataset_folders import YAML, write_dataset
 
 DAY = dt.date(2024, 1, 1)

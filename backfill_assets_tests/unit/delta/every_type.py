@@ -26,6 +26,13 @@ TYPES = {
     "a_wide_decimal": "decimal(38,10)",
     "a_date": "date",
     "a_timestamp": "timestamp",
+    "a_smallint": "smallint",
+    "a_local_time": "timestamp_ntz",
+    "a_binary": "binary",
+    "an_array": "array<double>",
+    "a_map": "map<string,array<long>>",
+    "a_struct": "struct<a:long,b:struct<c:string,at:timestamp>>",
+    "events": "array<struct<sku:string,price:decimal(9,2),tags:map<date,binary>>>",
 }
 """Business columns; the audit columns are added."""
 
@@ -80,14 +87,40 @@ VALUES: dict[str, list[object]] = {
         dt.datetime(2013, 3, 31, 1, 30, tzinfo=dt.UTC),
         None,
     ],
+    "a_smallint": [0, -1, 2**15 - 1, -(2**15), 7, 8, 9, 10, 11, None],
+    "a_binary": [b"", b"a", b"\0", b"\xff", b"\0\xff", b"z" * 31, b"z" * 33, b"\x80", b"a\0b", None],
 }
+VALUES["a_local_time"] = [
+    at.replace(tzinfo=None) if isinstance(at, dt.datetime) else None for at in VALUES["a_timestamp"]
+]
+
+PARTS: dict[str, list[object]] = {
+    "an_array": [[], [0.0], [-0.0, 0.0], [None], [1.5, None, -1.5], [math.inf], [0.1] * 40, [1.7e308], [5e-324], None],
+    "a_map": [[], [("a", [1])], [("b", None), ("a", [])], [("", [None])], *([(key, [9])] for key in "cdefg"), None],
+    "a_struct": [
+        {"a": None, "b": None},
+        {"a": 1, "b": {"c": "x", "at": _TIME}},
+        {"a": 1, "b": {"c": None, "at": _TIME + _MICRO}},
+        *({"a": n, "b": {"c": "", "at": None}} for n in range(6)),
+        None,
+    ],
+    "events": [
+        [],
+        [None],
+        [{"sku": "s", "price": Decimal("1.10"), "tags": [(dt.date(1582, 10, 15), b"\0")]}],
+        [{"sku": None, "price": None, "tags": None}, {"sku": "t", "price": Decimal("-0.01"), "tags": []}],
+        *([{"sku": str(n), "price": Decimal(n), "tags": [(day(n), None)]}] for n in range(5)),
+        None,
+    ],
+}
+"""The same for values with parts, which nobody filters by."""
 
 
 def every_type() -> pa.Table:
     """A day (one file) for each value alone, one for all of them together, and one with nulls only."""
     cases: list[list[int]] = [[i] for i in range(10)] + [list(range(10)), [9]]
     picked = [(date, i) for date, members in enumerate(cases) for i in members]
-    columns: dict[str, list[object]] = {name: [VALUES[name][i] for _, i in picked] for name in VALUES}
+    columns: dict[str, list[object]] = {n: [values[i] for _, i in picked] for n, values in (VALUES | PARTS).items()}
     columns["id"] = list(range(len(picked)))
     columns["day"] = [day(date) for date, _ in picked]
     columns["recalculated_at"] = [START + _MICRO] * len(picked)

@@ -30,7 +30,7 @@ from backfill_assets.delta.table import PublishedTable
 from backfill_assets_tests.harness.clocks import FixedClock
 from backfill_assets_tests.harness.objects import BUCKET, folder_of, object_store
 from backfill_assets_tests.harness.tables import dataset, day, layout, publish, write_shadow
-from backfill_assets_tests.unit.delta.every_type import TYPES, VALUES, every_type, probes
+from backfill_assets_tests.unit.delta.every_type import PARTS, TYPES, VALUES, every_type, probes
 from backfill_assets_tests.unit.delta.flights import DISTANCE, SEATS, Departure, Flights
 
 pytestmark = pytest.mark.slow
@@ -299,3 +299,16 @@ def test_duckdb_finds_the_same_rows_by_a_filter_that_it_passes_on(every_type_pub
                 assert ids("published", condition, value) == ids("copied", condition, value), (sign, value)
         for condition in ("IS NULL", "IS NOT NULL"):
             assert ids("published", condition) == ids("copied", condition)
+
+
+def test_duckdb_reads_values_with_parts_as_they_were_written(every_type_published: Path) -> None:
+    columns = ", ".join(PARTS)
+    with duckdb.connect() as duck:
+        duck.execute("SET TimeZone = 'UTC'")
+        duck.register("published", DeltaTable(every_type_published).to_pyarrow_dataset())
+        duck.register("written", every_type())
+        found, meant = (
+            duck.execute(f"SELECT {columns} FROM {t} ORDER BY id").fetchall() for t in ("published", "written")
+        )
+    assert found == meant
+    assert len(meant) == every_type().num_rows

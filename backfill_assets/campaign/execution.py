@@ -174,12 +174,14 @@ PINNED: Final[Mapping[str, str]] = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.int96AsTimestamp": "true",
     "spark.sql.parquet.binaryAsString": "false",
+    "spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing": "false",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
     # What names mean.
     "spark.sql.caseSensitive": "false",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.parser.quotedRegexColumnNames": "false",
+    "spark.sql.variable.substitute": "false",
     "spark.sql.groupByOrdinal": "true",
     "spark.sql.orderByOrdinal": "true",
     # A task that is tried again, because its executor was lost, and comes to other rows: what read the first ones is done again.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -180,22 +180,16 @@ def is_nested(declared: str) -> bool:
     return declared.startswith(("array<", "map<", "struct<"))
 
 
-def paths_of(name: str, kind: Kind) -> Iterator[str]:
-    """The paths of a column and of all its parts, such as `items`, `items.element` and `items.element.price`."""
-    yield name
+def fields_of(path: str, kind: Kind) -> Iterator[str]:
+    """The paths of all fields of structs in a value, such as `items.element.price`; `path` is that of the value."""
     match kind:
         case Array():
-            yield from paths_of(f"{name}.element", kind.element)
+            yield from fields_of(f"{path}.element", kind.element)
         case Map():
-            yield from paths_of(f"{name}.key", kind.key)
-            yield from paths_of(f"{name}.value", kind.value)
+            yield from fields_of(f"{path}.value", kind.value)
         case Struct():
-            for field, own in kind.fields:
-                yield from paths_of(f"{name}.{field}", own)
+            for name, own in kind.fields:
+                yield f"{path}.{name}"
+                yield from fields_of(f"{path}.{name}", own)
         case Plain():
             return
-
-
-def is_within(path: str, others: Collection[str]) -> bool:
-    """Whether a path is one of the others, or of a part of what one of them names."""
-    return any(path == other or path.startswith(f"{other}.") for other in others)

@@ -111,11 +111,8 @@ def _comparison_problems(dataset: Dataset) -> Iterator[_Problem]:
         if name not in dataset.columns:
             text = f"dimensions names {name!r}, which is not declared in columns; declare it, or name another"
             yield ("dimensions",), text
-        elif is_nested(dataset.columns[name].type):
-            yield (
-                ("dimensions",),
-                f"dimensions names {name!r}, a {dataset.columns[name].type}; name columns without parts",
-            )
+        elif is_nested(kind := dataset.columns[name].type) or kind == "binary":
+            yield ("dimensions",), f"dimensions names {name!r}, a {kind}; name columns with texts, numbers or days"
     for name, n in Counter(dataset.dimensions or ()).items():
         if n > 1:
             yield ("dimensions",), f"dimensions names {name!r} {n} times; name it once"
@@ -201,6 +198,8 @@ def _reference_problems(dataset: Dataset) -> Iterator[_Problem]:
         for c in check.columns:
             if c not in dataset.columns:
                 yield where, f"{key}: no column {c!r} in columns; declare it, or name another"
+            elif is_nested(dataset.columns[c].type):
+                yield where, f"{key}: {c!r} is a {dataset.columns[c].type}; name columns without parts"
         # Which columns an upstream has is known once both are loaded.
         reference = dataset.references.get(check.reference)
         known = check.to if reference is None else reference.types_seen(dataset.partition_column)

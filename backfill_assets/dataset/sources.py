@@ -24,7 +24,7 @@ from backfill_assets.core.errors import MisfitError
 from backfill_assets.core.fields import Distance, Line, Name, Part, Percent, RelativePath
 from backfill_assets.core.path_template import PathTemplate, checked_template
 from backfill_assets.core.text import hidden_in_name
-from backfill_assets.core.types import PATTERN, is_nested, kind_of, paths_of
+from backfill_assets.core.types import PATTERN, fields_of, is_nested, kind_of
 from backfill_assets.dataset.checks import CheckConfig
 from backfill_assets.dataset.extracts import Extract, fills_in
 
@@ -198,10 +198,10 @@ class Files(Columns):
 
     @model_validator(mode="after")
     def _knows_what_is_optional(self) -> Self:
-        known = {path for name, kind in self.types.items() for path in paths_of(name, kind_of(kind))}
-        if unknown := [path for path in self.optional if path not in known]:
+        fields = {path for name, kind in self.types.items() for path in fields_of(name, kind_of(kind))}
+        if unknown := [path for path in self.optional if path not in fields and path not in self.columns]:
             raise ValueError(
-                f"optional: {unknown[0]} is not one of the columns, or a part of one; declare its type there"
+                f"optional: {unknown[0]} is not one of the columns, or a field of a struct in one; declare its type there"
             )
         return self
 

@@ -20,7 +20,7 @@ from backfill_assets.core.release import SHADOW, DataFile, Manifest, ReleaseKind
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.opening import error_text, table_at
 from backfill_assets.delta.reading import SCHEMA_COMMIT, plain_path
-from backfill_assets.delta.schema import Field, never_null, table_fields
+from backfill_assets.delta.schema import Field, parts_with_rules, table_fields
 from backfill_assets.delta.shadows import missing
 from backfill_assets.storage.location import Location
 
@@ -80,7 +80,8 @@ def require_own_rules(what: str, dataset: Dataset, table: DeltaTable) -> None:
             f"{what}: expected that dataset.yaml declares the table's own rules, found {_named(missing)}; a release swaps "
             "files, and engines do not check their rows. Declare NOT NULL as nullable: false of the column, a constraint under "
             "checks.rules with the same text, a generated column and CHAR or VARCHAR with the text in brackets, all of them "
-            "blocking; or drop them in the table: ALTER TABLE … DROP CONSTRAINT, or ALTER COLUMN … DROP NOT NULL"
+            "blocking; or drop them in the table, as rules of parts of columns must be: ALTER TABLE … DROP CONSTRAINT, or ALTER "
+            "COLUMN … DROP NOT NULL"
         )
 
 
@@ -112,7 +113,7 @@ def own_rules(table: DeltaTable) -> Mapping[str, str]:
         column = f"column {field['name']}"
         rules |= {} if field["nullable"] else {f"{column} NOT NULL": f"{field['name']} IS NOT NULL"}
         rules |= {f"{column} {key}": sql for key, sql in column_rules(field).items()}
-        rules |= {f"column {part} NOT NULL": "" for part in never_null(field["type"], field["name"])}
+        rules |= {f"column {part}": "" for part in parts_with_rules(field["type"], field["name"])}
     return rules
 
 

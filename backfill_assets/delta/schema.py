@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ Types = Mapping[str, str]
 _NAMES: Final = {"smallint": "short"}
 """What Delta calls the types that it calls otherwise."""
 _OWN_NAMES: Final = {name: own for own, name in _NAMES.items()}
+_FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""The names of fields of structs that `dataset.yaml` can write."""
 
 
 def declared_types(dataset: Dataset) -> Types:
@@ -66,26 +69,27 @@ def _written(kind: Any) -> str:
             return f"array<{_written(element)}>"
         case {"type": "map", "keyType": key, "valueType": value}:
             return f"map<{_written(key)},{_written(value)}>"
-        case {"type": "struct", "fields": fields}:
+        case {"type": "struct", "fields": fields} if all(_FIELD.fullmatch(field["name"]) for field in fields):
             return f"struct<{','.join(f'{name}:{own}' for name, own in types_of(fields).items())}>"
         case _:
             return _OWN_NAMES.get(kind, kind) if isinstance(kind, str) else json.dumps(kind)
 
 
-def never_null(kind: Any, path: str = "") -> Iterator[str]:
-    """The parts of a type in a schema's JSON that may not be null, each by its path, such as `items.element.price`."""
+def parts_with_rules(kind: Any, path: str = "") -> Iterator[str]:
+    """The parts of a type in a schema's JSON with a rule of their own, such as that they are never null, by their paths."""
     match kind:
         case {"type": "array", "elementType": element}:
             yield from () if kind.get("containsNull", True) else (f"{path}.element",)
-            yield from never_null(element, f"{path}.element")
+            yield from parts_with_rules(element, f"{path}.element")
         case {"type": "map", "valueType": value}:
             yield from () if kind.get("valueContainsNull", True) else (f"{path}.value",)
-            yield from never_null(value, f"{path}.value")
+            yield from parts_with_rules(value, f"{path}.value")
         case {"type": "struct", "fields": fields}:
             for field in fields:
                 own = f"{path}.{field['name']}"
-                yield from () if field["nullable"] else (own,)
-                yield from never_null(field["type"], own)
+                ruled = any(key.startswith("delta.") for key in field["metadata"])
+                yield from (own,) if ruled or not field["nullable"] else ()
+                yield from parts_with_rules(field["type"], own)
         case _:
             return
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import math
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from pathlib import Path
 from typing import Any, Final
@@ -97,7 +98,7 @@ def _array(source: Source, name: str, values: Sequence[object], before: int) -> 
     found: list[object] = []
     for value in values:
         try:
-            found.append(_exactly(value, kind))
+            found.append(_exactly(value, kind, name, source.optional))
         except (ValueError, ArithmeticError) as error:
             raise SourceError(
                 f"row {before + len(found) + 1}, column {source.shown(name)}: {_shown(value)} is no {kind} ({in_one_line(error)}); "
@@ -118,30 +119,45 @@ def _shown(value: object) -> str:
         return f"a very large {type(value).__name__}"
 
 
-def _exactly(value: Any, kind: Kind) -> Any:
-    """A value as its type holds it.
+def _exactly(value: Any, kind: Kind, path: str, optional: Collection[str]) -> Any:
+    """A value as its type holds it; `path` is that of the value, and fields that are `optional` may be missing.
 
     Raises:
-        ValueError: it would not be the same value.
+        ValueError: it would not be the same value; names the part.
     """
     if value is None:
         return None
+    found: Any
+    with _named(path):
+        found = (
+            _PLAIN[kind.name](value, arrow_type(kind)) if isinstance(kind, Plain) else _PARTS[type(kind)](value, None)
+        )
     match kind:
         case Plain():
-            return _PLAIN[kind.name](value, arrow_type(kind))
+            return found
         case Array():
-            return [_exactly(one, kind.element) for one in _listed(value, None)]
+            return [_exactly(one, kind.element, f"{path}.element", optional) for one in found]
         case Map():
-            return [
-                (_exactly(key, kind.key), _exactly(one, kind.value)) for key, one in _dictionary(value, None).items()
-            ]
+            keys = [_exactly(key, kind.key, f"{path}.key", optional) for key in found]
+            values = [_exactly(one, kind.value, f"{path}.value", optional) for one in found.values()]
+            return list(zip(keys, values, strict=True))
         case Struct():
-            own = _dictionary(value, None)
-            if unknown := [name for name in own if name not in kind.by_name]:
-                raise ValueError(f"it has the undeclared field {unknown[0]!r}")
-            if missing := [name for name in kind.by_name if name not in own]:
-                raise ValueError(f"it has no field {missing[0]!r}")
-            return {name: _exactly(own[name], part) for name, part in kind.fields}
+            names = kind.by_name
+            unknown = [name for name in found if name not in names]
+            missing = [name for name in names if name not in found and f"{path}.{name}" not in optional]
+            if unknown or missing:
+                what = f"has the undeclared field {unknown[0]!r}" if unknown else f"has no field {missing[0]!r}"
+                raise ValueError(f"{path} {what}")
+            return {name: _exactly(found.get(name), part, f"{path}.{name}", optional) for name, part in kind.fields}
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Let an error name the part of a column that it is about; the column is named anyway."""
+    try:
+        yield
+    except (ValueError, ArithmeticError) as error:
+        raise ValueError(f"{path}: {error}" if "." in path else str(error)) from None
 
 
 def _of(*kinds: type) -> Callable[[Any, pa.DataType | None], Any]:
@@ -156,7 +172,7 @@ def _of(*kinds: type) -> Callable[[Any, pa.DataType | None], Any]:
 
 
 _whole_or_float, _whole_or_decimal, _time = _of(int, float), _of(int, Decimal), _of(dt.datetime)
-_listed, _dictionary = _of(list, tuple), _of(dict)
+_PARTS: Final = {Array: _of(list, tuple), Map: _of(dict), Struct: _of(dict)}
 
 
 def _double(value: Any, arrow: pa.DataType) -> float:

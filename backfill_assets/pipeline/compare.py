@@ -54,9 +54,10 @@ class Shape:
         """The columns that rows are matched by: the day and the key."""
         return tuple(dict.fromkeys((self.partition, *self.key)))
 
-    def slack(self, name: str, kind: T.DataType) -> Slack:
-        """How far apart values of this type are still equal in a compared column."""
-        return Slack(self.columns[name], rounding_of(kind) if is_float(kind) and not self.to_the_bit else 0.0)
+    def slack(self, name: str, leaf: Leaf) -> Slack:
+        """How far apart values of a leaf of a compared column are still equal; a tolerance is that of the whole column."""
+        relative = rounding_of(leaf.kind) if is_float(leaf.kind) and not self.to_the_bit else 0.0
+        return Slack(Decimal(0) if leaf.way else self.columns[name], relative)
 
 
 def old_column(name: str) -> str:
@@ -152,7 +153,7 @@ def _parts(name: str, kind: T.DataType, shape: Shape) -> Mapping[str, Column]:
     """Whether the sides differ in each leaf of a column, by its path."""
     old, new = (quoted(side(_in_order(name, kind))) for side in (old_column, new_column))
     return {
-        leaf.path: F.expr(leaf.differs(old, new, partial(_differ, kind=leaf.kind, slack=shape.slack(name, leaf.kind))))
+        leaf.path: F.expr(leaf.differs(old, new, partial(_differ, kind=leaf.kind, slack=shape.slack(name, leaf))))
         for leaf in leaves_of(name, kind)
     }
 

@@ -38,7 +38,7 @@ from backfill_assets.pipeline.compare import (
 from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.measure import Sides
 from backfill_assets.pipeline.raw_table import ORDER, rows_in_raw
-from backfill_assets.pipeline.samples import CHECK, Broken, Samples, plain_value, samples_of
+from backfill_assets.pipeline.samples import CHECK, Broken, Samples, around_the_difference, plain_value, samples_of
 from backfill_assets.pipeline.shares import CAME, LEFT, MOVED, Slices, lone_files, shares_of
 from backfill_assets.pipeline.sql_text import quoted
 from backfill_assets.pipeline.stage import staged_rows
@@ -95,7 +95,8 @@ def _tags(pair: Pair, bands: Bands, wanted: Broken) -> list[Column]:
 
 
 def _sample(match: tuple[str, ...], row: Mapping[str, Any]) -> Mapping[str, object]:
-    shown = {"column": row[_SUBJECT], "old": plain_value(row[_OLD]), "new": plain_value(row[_NEW])}
+    old, new = around_the_difference(row[_OLD], row[_NEW])
+    shown = {"column": row[_SUBJECT], "old": old, "new": new}
     return {name: plain_value(row[name]) for name in match} | shown
 
 

@@ -21,12 +21,12 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from backfill_assets.core.delivery import ARCHIVES
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line
-from backfill_assets.core.types import Array, Kind, Map, Plain, Struct, is_within, kind_of
+from backfill_assets.core.types import Array, Kind, Map, Plain, Struct, kind_of
 from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.dataset.sources import Encoding, Files, Format, NamedBy, Source, Undeclared
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, Headers, csv_cells, dropped, json_cells
 from backfill_assets.pipeline.sql_text import quoted
-from backfill_assets.pipeline.types import struct_of
+from backfill_assets.pipeline.types import key_twice, spark_type, struct_of
 from backfill_assets.storage.location import Location
 from backfill_assets.storage.text_files import (
     BLANK,
@@ -163,46 +163,61 @@ def _check_parquet(file: Location, shown: str, declared: Files) -> None:
     names = {own: name for name, own in declared.headers.items()}
     for field in schema:
         name = names.get(field.name.lower())
-        kind = None if name is None else declared.types[name]
-        if name is not None and kind is not None and not _fits(field.type, kind_of(kind), name, declared.optional):
+        misfit = None if name is None else _misfit(field.type, kind_of(declared.types[name]), name, declared.optional)
+        if misfit is not None:
+            part = misfit.path.removeprefix(name or "")
             raise SourceError(
-                f"{shown}: column {field.name}: expected {kind}, found {str(field.type)[:SHOWN_CHARACTERS]}. "
+                f"{shown}: column {field.name}{part}: expected {misfit.expected}, found {misfit.found[:SHOWN_CHARACTERS]}. "
                 "Deliver it with that type (timestamps in microseconds), or correct columns in dataset.yaml"
+                f"{OPTIONAL if part else ''}"
             )
 
 
-def _fits(found: pa.DataType, kind: Kind, path: str, optional: Collection[str]) -> bool:
+@dataclass(frozen=True)
+class _Misfit:
+    path: str
+    expected: Kind
+    found: str
+
+
+def _misfit(found: pa.DataType | None, kind: Kind, path: str, optional: Collection[str]) -> _Misfit | None:
+    """The first part of a file's type that Spark would not read as it is declared; None if there is none."""
+    if found is None:
+        return None if path in optional else _Misfit(path, kind, "no such field")
     if pa.types.is_dictionary(found):
         found = found.value_type
+    parts = _parts(found, kind)
+    if parts is None:
+        return _Misfit(path, kind, str(found))
+    misfits = (_misfit(own, part, f"{path}.{name}", optional) for name, part, own in parts)
+    return next((misfit for misfit in misfits if misfit is not None), None)
+
+
+def _parts(found: pa.DataType, kind: Kind) -> list[tuple[str, Kind, pa.DataType | None]] | None:
+    """The parts of a declared type with what a file has of each; None if the file's type is another one."""
     match kind:
         case Plain(name="decimal"):
-            return bool(
-                pa.types.is_decimal(found)
-                and found.scale <= kind.scale
-                and found.precision - found.scale <= kind.precision - kind.scale
-            )
+            whole = kind.precision - kind.scale
+            return [] if _is_decimal(found, whole, kind.scale) else None
         case Plain():
-            return str(found) in _ARROW[kind.name]
+            return [] if str(found) in _ARROW[kind.name] else None
         case Array():
-            return any(is_list(found) for is_list in _LISTS) and _fits(
-                found.value_type, kind.element, f"{path}.element", optional
-            )
+            is_list = any(is_one(found) for is_one in _LISTS)
+            return [("element", kind.element, found.value_type)] if is_list else None
         case Map():
-            return (
-                pa.types.is_map(found)
-                and _fits(found.key_type, kind.key, f"{path}.key", optional)
-                and _fits(found.item_type, kind.value, f"{path}.value", optional)
-            )
+            if not pa.types.is_map(found):
+                return None
+            return [("key", kind.key, found.key_type), ("value", kind.value, found.item_type)]
         case Struct():
             # Spark finds the fields in any case.
             named = [(field.name.lower(), field.type) for field in found] if pa.types.is_struct(found) else []
-            own = dict(named)
-            return len(own) == len(named) > 0 and all(
-                _fits(own[name.lower()], part, f"{path}.{name}", optional)
-                if name.lower() in own
-                else is_within(f"{path}.{name}", optional)
-                for name, part in kind.fields
-            )
+            there = dict(named)
+            is_clear = len(there) == len(named) > 0
+            return [(name, part, there.get(name.lower())) for name, part in kind.fields] if is_clear else None
+
+
+def _is_decimal(found: pa.DataType, whole: int, scale: int) -> bool:
+    return bool(pa.types.is_decimal(found) and found.scale <= scale and found.precision - found.scale <= whole)
 
 
 _SMALL: Final = ("int8", "int16", "int32", "uint8", "uint16")
@@ -306,12 +321,18 @@ def lines_of(spark: SparkSession, declared: Files, files: Sequence[Location]) ->
 
 
 def columns_in(spark: SparkSession, declared: Files, files: Sequence[Location]) -> DataFrame:
-    """The declared columns of files with a schema, `CORRUPT` (always null), and the real path of each row's file."""
+    """The declared columns of files with a schema, `CORRUPT` and the real path of each row's file.
+
+    `CORRUPT` is the row as JSON if a map in it has a key twice, and otherwise null.
+    """
     own = declared.headers
     schema = struct_of({own[name]: kind for name, kind in declared.types.items()})
     frame = spark.read.schema(schema).format(declared.format.value).load([file.escaped_for_spark for file in files])
-    columns = [F.col(quoted(own[name])).alias(name) for name in declared.columns]
-    return frame.select(*columns, F.lit(None).cast("string").alias(CORRUPT), _real_path())
+    columns = {name: F.col(quoted(own[name])) for name in declared.columns}
+    twice = [key_twice(quoted(own[name]), spark_type(kind)) for name, kind in declared.types.items()]
+    shown = F.to_json(F.struct(*(column.alias(name) for name, column in columns.items())))
+    corrupt = F.when(F.expr(" OR ".join(filter(None, twice)) or "false"), shown)
+    return frame.select(*(column.alias(name) for name, column in columns.items()), corrupt.alias(CORRUPT), _real_path())
 
 
 def _real_path() -> Column:

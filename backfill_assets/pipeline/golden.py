@@ -35,7 +35,7 @@ from backfill_assets.pipeline.reads import undeclared
 from backfill_assets.pipeline.run_models import read_file, run_query
 from backfill_assets.pipeline.samples import CHECK, Failed, Samples, plain_value, samples_of
 from backfill_assets.pipeline.tables import in_days, read_table, renamed
-from backfill_assets.pipeline.types import declared_type
+from backfill_assets.pipeline.types import declared_type, is_nested
 
 _KINDS: Final[Mapping[str, str]] = {ADDED: "missing there", REMOVED: "missing here", CHANGED: "different"}
 _WHOLE: Final = T.DecimalType(20, 0)
@@ -154,7 +154,13 @@ def _alike(theirs: DataFrame, ours: DataFrame, golden: Golden, where: str) -> tu
                 f"{where}: {name} is a {declared_type(there[name])} there and a {declared_type(here[name])} here; "
                 "cast one of them in sql or ours"
             )
-        columns.append(F.col(name).cast(common).alias(name))
+        if is_nested(common) and (name in golden.key or golden.columns[name].tolerance):
+            what = "part of the key" if name in golden.key else "compared with a tolerance"
+            raise DatasetError(
+                f"{where}: {name} is a {declared_type(common)}, and cannot be {what}; compare one of its parts in sql"
+            )
+        # Of two types with parts, one may say that they are never null: neither is cast to the other then.
+        columns.append(F.col(name) if is_nested(common) else F.col(name).cast(common).alias(name))
     return theirs.select(*columns), ours.select(*columns)
 
 

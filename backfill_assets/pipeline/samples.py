@@ -34,6 +34,8 @@ CHECK: Final = "_check"
 
 _MOST: Final = 5
 _LONGEST_TEXT: Final = 200
+_BEFORE: Final = 40
+"""Characters that are shown before the first difference."""
 
 Samples = dict[tuple[str, dt.date], tuple[Row, ...]]
 """Rows by check and day."""
@@ -70,6 +72,24 @@ def plain_value(value: object) -> Value:
     """A value of a row as a plain JSON value; long texts are truncated."""
     found = json_value(value)
     return found[:_LONGEST_TEXT] + "…" if isinstance(found, str) and len(found) > _LONGEST_TEXT else found
+
+
+def around_the_difference(old: str | None, new: str | None) -> tuple[str | None, str | None]:
+    """Two texts that differ, cut to where they do so first if they are long."""
+    if old is None or new is None:
+        return _cut(old, 0), _cut(new, 0)
+    same = next(
+        (i for i, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), min(len(old), len(new))
+    )
+    first = max(0, same - _BEFORE) if max(len(old), len(new)) > _LONGEST_TEXT else 0
+    return _cut(old, first), _cut(new, first)
+
+
+def _cut(text: str | None, first: int) -> str | None:
+    if text is None:
+        return None
+    end = first + _LONGEST_TEXT
+    return f"{'…' if first else ''}{text[first:end]}{'…' if len(text) > end else ''}"
 
 
 def json_value(value: object) -> Value:

@@ -24,12 +24,12 @@ from backfill_assets.core.errors import BackfillError, SourceError
 from backfill_assets.core.layers import Layer
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.opening import actions, is_table, read_back
+from backfill_assets.delta.opening import actions, is_table, read_back, table_at
 from backfill_assets.evidence.known_deliveries import source_key, table_of
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of
-from backfill_assets.pipeline.sql_text import quoted
-from backfill_assets.pipeline.types import declared_type, spark_type
+from backfill_assets.pipeline.sql_text import literal, quoted
+from backfill_assets.pipeline.types import declared_type, is_nested, key_twice, spark_type
 from backfill_assets.spark.driver import driver_of, is_of_data, room_for
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
@@ -142,6 +142,8 @@ _PLAIN: Final = {
     "delta.columnMapping.mode": "none",
 }
 """Switches off what a remote server may enable by default and delta-rs or a swap of files cannot handle."""
+_LOCAL_TIMES: Final = "timestampNtz"
+"""The feature of a Delta table that has columns of type `timestamp_ntz`."""
 _RACES: Final = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 _TRIES: Final = 5
 _LAST_COMMIT: Final = "spark.databricks.delta.lastCommitVersionInSession"
@@ -198,6 +200,7 @@ def replace_where(frame: DataFrame, path: Location, partition: str, condition: s
         writer = rows.write.format("delta").mode("overwrite")
         writer = writer.option("replaceWhere", condition).option("userMetadata", mark)
         if is_table(path):
+            _allow_local_times(frame, path)
             writer.option("mergeSchema", "true").save(path.for_spark)
         else:
             writer.partitionBy(partition).options(**_PLAIN).save(path.for_spark)
@@ -208,6 +211,15 @@ def replace_where(frame: DataFrame, path: Location, partition: str, condition: s
         retried(write)
     made = settings.get(_LAST_COMMIT, None)
     return None if made is None else read_back(path, int(made), mark)
+
+
+def _allow_local_times(frame: DataFrame, path: Location) -> None:
+    """Let a table have columns of type `timestamp_ntz`: Delta does so by itself only where the table is new."""
+    if "timestamp_ntz" not in frame.schema.simpleString():
+        return
+    if _LOCAL_TIMES not in (table_at(path).protocol().writer_features or ()):
+        property_ = f"'delta.feature.{_LOCAL_TIMES}' = 'supported'"
+        frame.sparkSession.sql(f"ALTER TABLE delta.{quoted(path.for_spark)} SET TBLPROPERTIES ({property_})")
 
 
 def writing(spark: SparkSession, ledger: Ledger, layer: Layer, dataset: str) -> AbstractContextManager[int]:
@@ -303,20 +315,40 @@ def source_rows(
                 f"{source_key(loaded, 'columns', name)}: expected {source.shown(name)} as {kind} in {source.table}, found "
                 f"{found}; correct it, or cast in the staging model"
             )
-    columns = {name: quoted(fields[header].name) for name, header in source.headers.items()}
+    columns = {
+        name: _as_declared(quoted(fields[source.headers[name]].name), kind) for name, kind in source.types.items()
+    }
     own = fields[source.day.lower()].name
     # As text: the column is a date, or text that is one.
     those = table.where(days_condition(own, days, "'{}'"))
     # Without the table's metadata: a mapped or generated column would be one in staging, too.
-    plain = [F.col(column).alias(name, metadata={}) for name, column in columns.items()]
+    plain = [column.alias(name, metadata={}) for name, column in columns.items()]
     return those.select(F.col(quoted(own)).cast("date").alias(day, metadata={}), *plain)
 
 
+def _as_declared(column: str, declared: str) -> Column:
+    """A column of a table whose type is this one, apart from what the table says of its parts: comments, or that none is null."""
+    kind = spark_type(declared)
+    if not is_nested(kind):
+        return F.col(column)
+    whole = f"cast({column} AS {kind.simpleString()})"
+    if twice := key_twice(column, kind):
+        text = literal(f"a map in {column} has a key twice; correct the table")
+        whole = f"CASE WHEN {twice} THEN raise_error({text}) ELSE {whole} END"
+    return F.expr(whole)
+
+
 def with_declared_columns(frame: DataFrame, dataset: Dataset) -> DataFrame:
-    """The frame with every declared column; missing ones are null, as readers will see them once they are added."""
+    """The frame with every declared column; missing ones are null, as readers will see them once they are added.
+
+    So are those that have parts, or had them, and another type: what is declared cannot be found in them.
+    """
+    found = {field.name: field.dataType for field in frame.schema.fields}
+    kinds = {name: spark_type(column.type) for name, column in dataset.columns.items()}
     missing = {
-        name: F.lit(None).cast(spark_type(column.type))
-        for name, column in dataset.columns.items()
-        if name not in frame.columns
+        name: F.lit(None).cast(kind)
+        for name, kind in kinds.items()
+        if name not in found
+        or (declared_type(found[name]) != declared_type(kind) and (is_nested(found[name]) or is_nested(kind)))
     }
     return frame.withColumns(missing) if missing else frame

@@ -173,6 +173,28 @@ def has_map(kind: T.DataType) -> bool:
             return False
 
 
+def key_twice(column: str, kind: T.DataType) -> str:
+    """SQL that says whether a map in the values has a key twice, as files may; empty if the type has no map."""
+    if not has_map(kind):
+        return ""
+    match kind:
+        case T.ArrayType():
+            return _any(column, kind.elementType)
+        case T.MapType():
+            keys = f"map_keys({column})"
+            own = f"coalesce(size({keys}) <> size(array_distinct({keys})), false)"
+            return f"({own} OR {_any(f'map_values({column})', kind.valueType)})" if has_map(kind.valueType) else own
+        case T.StructType():
+            return " OR ".join(filter(None, (key_twice(part, own) for _, part, own in _fields(column, kind))))
+        case _:
+            return ""
+
+
+def _any(array: str, kind: T.DataType) -> str:
+    # The name is that of the inner one also in deeper calls: each names only its own.
+    return f"coalesce(exists({array}, one -> {key_twice('one', kind)}), false)"
+
+
 @dataclass(frozen=True)
 class Leaf:
     """A part of a column that has no parts itself: its path, such as `items.element.price`, its type, and the way to it.
@@ -185,11 +207,8 @@ class Leaf:
     way: tuple[str | None, ...] = ()
 
     def shown_in(self, column: str) -> str:
-        """The leaf of each value, as in `ordered`, as text; of arrays and maps, those of all elements as JSON."""
-        found = _at(column, self.way)
-        if _ELEMENT in self.way:
-            return f"to_json({found})"
-        return f"hex({found})" if isinstance(self.kind, T.BinaryType) else f"cast({found} AS string)"
+        """The leaf of each value, as in `ordered`, as text: in brackets those of all elements of an array, or entries of a map."""
+        return _shown(column, self.way, self.kind)
 
     def differs(self, old: str, new: str, differ: Callable[[str, str], str]) -> str:
         """Whether two values, as in `ordered`, differ in this leaf or on the way to it; never null if `differ` is not."""
@@ -219,14 +238,15 @@ def _below(step: str | None, leaves: Iterator[Leaf]) -> Iterator[Leaf]:
     return (replace(leaf, way=(step, *leaf.way)) for leaf in leaves)
 
 
-def _at(column: str, way: tuple[str | None, ...]) -> str:
+def _shown(column: str, way: tuple[str | None, ...], kind: T.DataType) -> str:
     if not way:
-        return column
+        return f"hex({column})" if isinstance(kind, T.BinaryType) else f"cast({column} AS string)"
     step, rest = way[0], way[1:]
     if step is not _ELEMENT:
-        return _at(f"{column}.{quoted(step)}", rest)
+        return _shown(f"{column}.{quoted(step)}", rest, kind)
     one = f"e{len(way)}"
-    return f"transform({column}, {one} -> {_at(one, rest)})"
+    elements = f"transform({column}, {one} -> {_shown(one, rest, kind)})"
+    return f"concat('[', array_join({elements}, ', ', 'null'), ']')"
 
 
 def _apart(old: str, new: str, way: tuple[str | None, ...], differ: Callable[[str, str], str]) -> str:

@@ -11,7 +11,6 @@ from typing import Final
 
 from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
-from backfill_assets.core.types import is_within
 from backfill_assets.pipeline.sql_text import literal, quoted
 
 # Digits are limited: a number with a million digits, or an exponent of a million, would keep Spark busy for hours.
@@ -43,8 +42,8 @@ _OPTIONS: Final = "map('columnNameOfCorruptRecord', '_bad', 'allowSingleQuotes',
 def typed(text: str, kind: T.DataType, path: str = "", optional: Collection[str] = ()) -> str:
     """A text as a value of a type; null if the type would lose part of it. Values with parts are JSON, and bytes base64.
 
-    A struct names all its fields, in any case, except for those that are `optional`, by their paths as in `Leaf` or those of
-    what they are in; `path` is that of the value. Other names in it are ignored.
+    A struct names all its fields, in any case, except for those whose paths, as in `Leaf`, are `optional`; `path` is that of the
+    value. Other names in it are ignored.
     """
     return _Values(frozenset(optional)).typed(text, kind, path)
 
@@ -173,7 +172,7 @@ class _Values:
                 for f in kind.fields
             )
             good = [f"{found}.own IS NOT NULL", f"size({found}.own) = size(array_distinct({found}.own))"]
-            needed = [f.name.lower() for f in kind.fields if not is_within(f"{path}.{f.name}", self._optional)]
+            needed = [f.name.lower() for f in kind.fields if f"{path}.{f.name}" not in self._optional]
             good += [f"array_contains({found}.own, {literal(name)})" for name in needed]
             return _when(" AND ".join(good), self._once(f"named_struct({pairs})", values))
 

@@ -8,7 +8,7 @@ import datetime as dt
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -26,10 +26,11 @@ Row = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Table:
-    """Rows and their columns, in the order of the file."""
+    """Rows and their columns, in the order of the file; `types` are those of the columns, as far as they are known."""
 
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    types: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_table(path: Path, types: Mapping[str, str], null: str = "") -> Table:
@@ -55,7 +56,7 @@ def read_table(path: Path, types: Mapping[str, str], null: str = "") -> Table:
             raise DatasetError(f"{path}:{reader.line_num}: {len(cells)} cells for {len(columns)} columns; write all")
         pairs = zip(columns, cells, strict=True)
         rows.append({c: _value(cell, types[c], null, f"{path}:{reader.line_num}: {c}") for c, cell in pairs})
-    return Table(columns, tuple(rows))
+    return Table(columns, tuple(rows), {name: types[name] for name in columns})
 
 
 def _value(cell: str, kind: str, null: str, where: str) -> object:
@@ -70,7 +71,14 @@ def _value(cell: str, kind: str, null: str, where: str) -> object:
 def _parsed(cell: str, kind: Kind) -> object:
     if isinstance(kind, Plain):
         return _PARSERS[kind.name](cell)
-    return _of_json(json.loads(cell, parse_int=str, parse_float=str), kind)
+    return _of_json(json.loads(cell, parse_int=str, parse_float=str, object_pairs_hook=_once), kind)
+
+
+def _once(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key twice")
+    return found
 
 
 def _of_json(found: Any, kind: Kind) -> object:
@@ -85,9 +93,9 @@ def _of_json(found: Any, kind: Kind) -> object:
         case Array(), list():
             return [_of_json(one, kind.element) for one in found]
         case Map(), dict():
-            return {_of_json(key, kind.key): _of_json(one, kind.value) for key, one in found.items()}
-        case Struct(), dict() if found.keys() <= kind.by_name.keys():
-            return {name: _of_json(found.get(name), own) for name, own in kind.fields}
+            return _once([(_of_json(key, kind.key), _of_json(one, kind.value)) for key, one in found.items()])
+        case Struct(), dict() if found.keys() == kind.by_name.keys():
+            return {name: _of_json(found[name], own) for name, own in kind.fields}
         case _:
             raise ValueError(found)
 
@@ -131,13 +139,16 @@ def differences(expected: Table, found: Iterable[Row], key: Sequence[str]) -> tu
 
     Naive timestamps among the found rows are local times, as Spark's client returns them.
     """
-    columns = expected.columns
-    wanted = Counter(tuple(_comparable(row[c]) for c in columns) for row in expected.rows)
-    got = Counter(tuple(_comparable(row.get(c)) for c in columns) for row in found)
+    columns, kinds = expected.columns, {name: kind_of(kind) for name, kind in expected.types.items()}
+
+    def compared(row: Row) -> tuple[object, ...]:
+        return tuple(_comparable(row.get(c), kinds.get(c)) for c in columns)
+
+    wanted, got = Counter(map(compared, expected.rows)), Counter(map(compared, found))
     named = [c for c in key if c in columns] or list(columns)
 
     def line(what: str, row: tuple[object, ...]) -> str:
-        values = dict(zip(columns, row, strict=True))
+        values = dict(zip(columns, map(_shown, row), strict=True))
         place = ", ".join(f"{c}={values[c]}" for c in named)
         rest = ", ".join(f"{c}={v}" for c, v in values.items() if c not in named)
         return f"{what} {place}" + (f": {rest}" if rest else "")
@@ -146,26 +157,45 @@ def differences(expected: Table, found: Iterable[Row], key: Sequence[str]) -> tu
     return (*missing, *(line("found, but not expected:", row) for row in (got - wanted).elements()))
 
 
-def _comparable(value: object) -> object:
+def _comparable(value: object, kind: Kind | None) -> object:
     # The fields of a struct have names, as Spark's client returns it.
     named = getattr(value, "asDict", None)
-    found = named() if named else value
-    match found:
-        case dt.datetime():
-            return found.astimezone(dt.UTC)
-        case float():
+    match named() if named else value:
+        case dt.datetime() as moment:
+            return moment if kind == Plain("timestamp_ntz") else moment.astimezone(dt.UTC)
+        case float() as number:
             # Engines compute sums and quotients with different last digits.
-            return float(f"{found:.12g}")
-        case Decimal():
-            return found.normalize()
-        case bytearray():
-            return bytes(found)
-        case list():
-            return tuple(map(_comparable, found))
-        case dict():
-            return frozenset((name, _comparable(one)) for name, one in found.items())
+            return float(f"{number:.12g}")
+        case Decimal() as number:
+            return number.normalize()
+        case bytearray() as content:
+            return bytes(content)
+        case list() as elements:
+            return tuple(_comparable(one, kind.element if isinstance(kind, Array) else None) for one in elements)
+        case dict() as parts:
+            return frozenset((name, _comparable(one, _part(kind, name))) for name, one in parts.items())
+        case other:
+            return other
+
+
+def _part(kind: Kind | None, name: Any) -> Kind | None:
+    match kind:
+        case Map():
+            return kind.value
+        case Struct():
+            return kind.by_name.get(name)
         case _:
-            return found
+            return None
+
+
+def _shown(value: object) -> str:
+    match value:
+        case tuple():
+            return f"[{', '.join(map(_shown, value))}]"
+        case frozenset():
+            return f"{{{', '.join(sorted(f'{name}: {_shown(one)}' for name, one in value))}}}"
+        case _:
+            return str(value)
 
 
 def as_arrow(table: Table, columns: Mapping[str, str]) -> pa.Table:

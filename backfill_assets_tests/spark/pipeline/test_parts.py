@@ -343,7 +343,7 @@ def test_parquet_with_parts_lands_as_it_is(kit: Kit) -> None:
 def test_a_table_that_says_more_of_its_parts_is_staged(kit: Kit) -> None:
     place = path_of(kit.layout.sources) / "shop"
     kit.spark.sql(
-        f"CREATE TABLE delta.`{place}` (day DATE, id BIGINT, items ARRAY<STRUCT<sku: STRING NOT NULL COMMENT 'article', "
+        f"CREATE TABLE delta.`{place}` (day DATE, id BIGINT, items ARRAY<STRUCT<sku: STRING COMMENT 'article', "
         "price: DECIMAL(9,2), qty: INT, coupon: STRING>>, props MAP<STRING,STRING>, at TIMESTAMP_NTZ) USING delta "
         "PARTITIONED BY (day)"
     )

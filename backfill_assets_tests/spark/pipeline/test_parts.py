@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from itertools import combinations
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +22,7 @@ from backfill_assets.pipeline.compare import COLUMNS, PARTS, STATUS, Shape, diff
 from backfill_assets.pipeline.differences import Question, row_differences
 from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of
 from backfill_assets.pipeline.tables import source_rows
-from backfill_assets.pipeline.types import declared_type, parts_of, spark_type
+from backfill_assets.pipeline.types import declared_type, key_twice, parts_of, spark_type
 from backfill_assets.pipeline.values import typed
 from backfill_assets.storage.arrow_types import arrow_type
 from backfill_assets.storage.disk import path_of
@@ -339,6 +340,33 @@ def test_parquet_with_parts_lands_as_it_is(kit: Kit) -> None:
     other = orders(kit, fact, format="parquet", path="orders/{day}.parquet")
     kit.build(other, D1, folder="_shadow/u_1/2")
     assert kit.measure(other, D1, folder="_shadow/u_1/2")[D1].shadow.fingerprint != prints
+
+
+@pytest.mark.parametrize(
+    ("declared", "good", "bad"),
+    [
+        ("map<string,long>", [[("a", 1), ("b", 1)], [], None], [[("a", 1), ("b", 1), ("a", 1)]]),
+        (
+            "array<struct<a:map<string,map<date,long>>>>",
+            [[{"a": [("x", [(D1, 1)]), ("y", [(D1, 1)])]}, None, {"a": None}]],
+            [[{"a": []}, {"a": [("x", None), ("y", [(D1, 1), (D1, 2)])]}], [{"a": [("x", []), ("x", [])]}]],
+        ),
+        (
+            "struct<a:array<long>,b:array<map<string,long>>>",
+            [{"a": None, "b": [[]]}],
+            [{"a": [], "b": [[("", 1)] * 2]}],
+        ),
+    ],
+)
+def test_a_key_twice_is_found_wherever_the_map_is(
+    spark: SparkSession, tmp_path: Path, declared: str, good: list[object], bad: list[object]
+) -> None:
+    values = pa.array([*good, *bad], arrow_type(kind_of(declared)))
+    pq.write_table(pa.table({"n": range(len(values)), "value": values}), tmp_path / "a.parquet")
+    rows = spark.read.parquet(str(tmp_path / "a.parquet"))
+    found = rows.where(key_twice("value", spark_type(declared))).select("n").collect()
+    assert sorted(row["n"] for row in found) == list(range(len(good), len(values)))
+    assert key_twice("value", spark_type("array<struct<a:long>>")) == ""
 
 
 def test_a_table_that_says_more_of_its_parts_is_read_as_declared(kit: Kit) -> None:

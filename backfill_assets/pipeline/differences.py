@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import DayComparison, RowChange, RowCounts
+from backfill_assets.core.types import fields_of, kind_of
 from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.dataset.sources import Source
 from backfill_assets.pipeline.compare import (
@@ -239,7 +240,8 @@ def _keys_that_went(question: Question) -> Iterator[DataFrame]:
     if days:
         force = tuple(dict.fromkeys(d for older in went.values() for d in older))
         # Unless raw keeps lines, `optional` is part of the form.
-        optional = tuple(source.columns) if form.startswith("lines") else source.optional
+        fields = (path for name, kind in source.types.items() for path in fields_of(name, kind_of(kind)))
+        optional = (*source.columns, *fields) if form.startswith("lines") else source.optional
         lenient = loaded.dataset.model_copy(update={"source": source.model_copy(update={"optional": optional})})
         yield staged_rows(question.frames.spark, replace(loaded, dataset=lenient), layout, days, force)
 

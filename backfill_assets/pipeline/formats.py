@@ -26,7 +26,7 @@ from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.dataset.sources import Encoding, Files, Format, NamedBy, Source, Undeclared
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, Headers, csv_cells, dropped, json_cells
 from backfill_assets.pipeline.sql_text import quoted
-from backfill_assets.pipeline.types import key_twice, spark_type, struct_of
+from backfill_assets.pipeline.types import key_twice, ordered, spark_type, struct_of
 from backfill_assets.storage.location import Location
 from backfill_assets.storage.text_files import (
     BLANK,
@@ -168,9 +168,13 @@ def _check_parquet(file: Location, shown: str, declared: Files) -> None:
             part = misfit.path.removeprefix(name or "")
             raise SourceError(
                 f"{shown}: column {field.name}{part}: expected {misfit.expected}, found {misfit.found[:SHOWN_CHARACTERS]}. "
-                "Deliver it with that type (timestamps in microseconds), or correct columns in dataset.yaml"
-                f"{OPTIONAL if part else ''}"
+                f"{f'Deliver it with that field{_OR}{OPTIONAL}' if misfit.found == _NO_FIELD else f'{_WITH_TYPE}{_OR}'}"
             )
+
+
+_NO_FIELD: Final = "no such field"
+_WITH_TYPE: Final = "Deliver it with that type (timestamps in microseconds)"
+_OR: Final = ", or correct columns in dataset.yaml"
 
 
 @dataclass(frozen=True)
@@ -183,7 +187,7 @@ class _Misfit:
 def _misfit(found: pa.DataType | None, kind: Kind, path: str, optional: Collection[str]) -> _Misfit | None:
     """The first part of a file's type that Spark would not read as it is declared; None if there is none."""
     if found is None:
-        return None if path in optional else _Misfit(path, kind, "no such field")
+        return None if path in optional else _Misfit(path, kind, _NO_FIELD)
     if pa.types.is_dictionary(found):
         found = found.value_type
     parts = _parts(found, kind)
@@ -330,7 +334,8 @@ def columns_in(spark: SparkSession, declared: Files, files: Sequence[Location]) 
     frame = spark.read.schema(schema).format(declared.format.value).load([file.escaped_for_spark for file in files])
     columns = {name: F.col(quoted(own[name])) for name in declared.columns}
     twice = [key_twice(quoted(own[name]), spark_type(kind)) for name, kind in declared.types.items()]
-    shown = F.to_json(F.struct(*(column.alias(name) for name, column in columns.items())))
+    parts = {name: ordered(quoted(own[name]), spark_type(kind)) for name, kind in declared.types.items()}
+    shown = F.to_json(F.struct(*(F.expr(part).alias(name) for name, part in parts.items())))
     corrupt = F.when(F.expr(" OR ".join(filter(None, twice)) or "false"), shown)
     return frame.select(*(column.alias(name) for name, column in columns.items()), corrupt.alias(CORRUPT), _real_path())
 

@@ -26,7 +26,7 @@ from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerpri
 from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.matches import is_ambiguous, is_checked, is_unmatched, with_matches
 from backfill_assets.pipeline.seams import SPAN, Files, null_rises, places, seams
-from backfill_assets.pipeline.tables import figures_of, is_true, renamed, with_declared_columns
+from backfill_assets.pipeline.tables import figures_of, is_true, renamed, types_to_hash, with_declared_columns
 from backfill_assets.pipeline.types import is_numeric
 
 _METRIC: Final = "metric:"
@@ -85,8 +85,8 @@ def _published(frames: Frames) -> dict[dt.date, Side]:
     if not frames.is_published:
         return {}
     dataset, frame = frames.dataset, frames.published(frames.days)
-    columns = [*_metrics(frame, dataset), *fingerprint_columns(dataset.types)]
     whole = with_declared_columns(frame, dataset)
+    columns = [*_metrics(frame, dataset), *fingerprint_columns(types_to_hash(whole, dataset))]
     return _sides(dataset, (whole, columns), (frame, list(_distinct(frame, dataset))))
 
 

@@ -254,12 +254,13 @@ def read_file(spark: SparkSession, reference: ReferenceFile, file: Location, sho
         SourceError: the file has other columns than declared, or no header.
     """
     require_columns(file, shown, reference)
-    if not reference.is_text:
-        return columns_in(spark, reference, [file]).select(*reference.columns)
-    headers = headers_of(reference, {headline(file, shown): shown})
-    header = F.lit(next(iter(headers))) if headers else F.lit(None).cast("binary")
-    lines = lines_of(spark, reference, [file]).withColumn(HEADER, header)
-    rows = typed_rows(cells_of(lines, reference, headers), reference)
+    if reference.is_text:
+        headers = headers_of(reference, {headline(file, shown): shown})
+        header = F.lit(next(iter(headers))) if headers else F.lit(None).cast("binary")
+        lines = lines_of(spark, reference, [file]).withColumn(HEADER, header)
+        rows = typed_rows(cells_of(lines, reference, headers), reference)
+    else:
+        rows = columns_in(spark, reference, [file])
     bad = F.concat(F.lit(f"{shown}: a row cannot be read as dataset.yaml declares it: "), F.col(CORRUPT))
     # Spark never skips a condition on rows, whatever columns are read.
     return rows.where(F.when(F.col(CORRUPT).isNull(), F.lit(True)).otherwise(F.raise_error(bad))).select(

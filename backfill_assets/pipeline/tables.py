@@ -24,11 +24,11 @@ from backfill_assets.core.errors import BackfillError, SourceError
 from backfill_assets.core.layers import Layer
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.opening import actions, is_table, read_back, table_at
+from backfill_assets.delta.opening import actions, is_table, read_back
 from backfill_assets.evidence.known_deliveries import source_key, table_of
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of
-from backfill_assets.pipeline.sql_text import literal, quoted
+from backfill_assets.pipeline.sql_text import quoted
 from backfill_assets.pipeline.types import declared_type, is_nested, key_twice, spark_type
 from backfill_assets.spark.driver import driver_of, is_of_data, room_for
 from backfill_assets.storage.layout import Layout
@@ -142,8 +142,9 @@ _PLAIN: Final = {
     "delta.columnMapping.mode": "none",
 }
 """Switches off what a remote server may enable by default and delta-rs or a swap of files cannot handle."""
-_LOCAL_TIMES: Final = "timestampNtz"
-"""The feature of a Delta table that has columns of type `timestamp_ntz`."""
+_NESTED: Final = ("array<", "map<", "struct<")
+_NEEDS_A_FEATURE: Final = "DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT"
+"""Delta's error where a table gets its first column of type `timestamp_ntz`; a new table may have one anyway."""
 _RACES: Final = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
 _TRIES: Final = 5
 _LAST_COMMIT: Final = "spark.databricks.delta.lastCommitVersionInSession"
@@ -200,7 +201,6 @@ def replace_where(frame: DataFrame, path: Location, partition: str, condition: s
         writer = rows.write.format("delta").mode("overwrite")
         writer = writer.option("replaceWhere", condition).option("userMetadata", mark)
         if is_table(path):
-            _allow_local_times(frame, path)
             writer.option("mergeSchema", "true").save(path.for_spark)
         else:
             writer.partitionBy(partition).options(**_PLAIN).save(path.for_spark)
@@ -208,18 +208,22 @@ def replace_where(frame: DataFrame, path: Location, partition: str, condition: s
     settings = frame.sparkSession.conf
     settings.unset(_LAST_COMMIT)
     with room_for(str(path)):
-        retried(write)
+        try:
+            retried(write)
+        except PySparkException as error:
+            if condition_of(error) != _NEEDS_A_FEATURE:
+                raise
+            _allow_local_times(frame.sparkSession, path)
+            settings.unset(_LAST_COMMIT)
+            retried(write)
     made = settings.get(_LAST_COMMIT, None)
     return None if made is None else read_back(path, int(made), mark)
 
 
-def _allow_local_times(frame: DataFrame, path: Location) -> None:
-    """Let a table have columns of type `timestamp_ntz`: Delta does so by itself only where the table is new."""
-    if "timestamp_ntz" not in frame.schema.simpleString():
-        return
-    if _LOCAL_TIMES not in (table_at(path).protocol().writer_features or ()):
-        property_ = f"'delta.feature.{_LOCAL_TIMES}' = 'supported'"
-        frame.sparkSession.sql(f"ALTER TABLE delta.{quoted(path.for_spark)} SET TBLPROPERTIES ({property_})")
+def _allow_local_times(spark: SparkSession, path: Location) -> None:
+    spark.sql(
+        f"ALTER TABLE delta.{quoted(path.for_spark)} SET TBLPROPERTIES ('delta.feature.timestampNtz' = 'supported')"
+    )
 
 
 def writing(spark: SparkSession, ledger: Ledger, layer: Layer, dataset: str) -> AbstractContextManager[int]:
@@ -269,7 +273,7 @@ class SparkFingerprints(OnSpark):
         with self.opened(f"fingerprints {dataset}") as spark:
             partition = loaded.dataset.partition_column
             frame = with_declared_columns(read_days(spark, path, partition, days), loaded.dataset)
-            rows = frame.groupBy(partition).agg(*fingerprint_columns(loaded.dataset.types)).collect()
+            rows = frame.groupBy(partition).agg(*fingerprint_columns(types_to_hash(frame, loaded.dataset))).collect()
         return none | {row[partition]: fingerprint_of(row) for row in rows}
 
     def of_source(self, dataset: str, days: Collection[dt.date], version: int) -> Mapping[dt.date, str]:
@@ -333,22 +337,31 @@ def _as_declared(column: str, declared: str) -> Column:
         return F.col(column)
     whole = f"cast({column} AS {kind.simpleString()})"
     if twice := key_twice(column, kind):
-        text = literal(f"a map in {column} has a key twice; correct the table")
-        whole = f"CASE WHEN {twice} THEN raise_error({text}) ELSE {whole} END"
+        text = (
+            f"'a map in the table''s column {column} has a key twice, correct it there: ', left(to_json({column}), 300)"
+        )
+        whole = f"CASE WHEN {twice} THEN raise_error(concat({text})) ELSE {whole} END"
     return F.expr(whole)
 
 
 def with_declared_columns(frame: DataFrame, dataset: Dataset) -> DataFrame:
-    """The frame with every declared column; missing ones are null, as readers will see them once they are added.
-
-    So are those that have parts, or had them, and another type: what is declared cannot be found in them.
-    """
-    found = {field.name: field.dataType for field in frame.schema.fields}
-    kinds = {name: spark_type(column.type) for name, column in dataset.columns.items()}
+    """The frame with every declared column; missing ones are null, as readers will see them once they are added."""
     missing = {
-        name: F.lit(None).cast(kind)
-        for name, kind in kinds.items()
-        if name not in found
-        or (declared_type(found[name]) != declared_type(kind) and (is_nested(found[name]) or is_nested(kind)))
+        name: F.lit(None).cast(spark_type(column.type))
+        for name, column in dataset.columns.items()
+        if name not in frame.columns
     }
     return frame.withColumns(missing) if missing else frame
+
+
+def types_to_hash(frame: DataFrame, dataset: Dataset) -> Mapping[str, str]:
+    """The declared columns with the types by which a frame that has them all is hashed.
+
+    Those that have parts, or had them, have their own type, in which the parts are found: a published column may still have
+    another one than is declared now.
+    """
+    found = {field.name: declared_type(field.dataType) for field in frame.schema.fields}
+    return {
+        name: found[name] if is_nested(spark_type(kind)) or found[name].startswith(_NESTED) else kind
+        for name, kind in dataset.types.items()
+    }

@@ -240,7 +240,7 @@ def _below(step: str | None, leaves: Iterator[Leaf]) -> Iterator[Leaf]:
 
 def _shown(column: str, way: tuple[str | None, ...], kind: T.DataType) -> str:
     if not way:
-        return f"hex({column})" if isinstance(kind, T.BinaryType) else f"cast({column} AS string)"
+        return f"lower(hex({column}))" if isinstance(kind, T.BinaryType) else f"cast({column} AS string)"
     step, rest = way[0], way[1:]
     if step is not _ELEMENT:
         return _shown(f"{column}.{quoted(step)}", rest, kind)

@@ -44,7 +44,7 @@ from backfill_assets.pipeline.run_models import reference_tables
 from backfill_assets.pipeline.samples import json_value
 from backfill_assets.pipeline.sql_text import quoted
 from backfill_assets.pipeline.stage import as_they_are, staged_rows
-from backfill_assets.pipeline.tables import OnSpark, first_rows, read_days, with_declared_columns
+from backfill_assets.pipeline.tables import OnSpark, first_rows, read_days, types_to_hash, with_declared_columns
 from backfill_assets.pipeline.types import is_numeric, ordered
 from backfill_assets.proof.subjects import Sampled
 from backfill_assets.storage.disk import EPOCH
@@ -184,12 +184,13 @@ class SparkRecomputations(OnSpark):
 def prints_of(frame: DataFrame, dataset: Dataset) -> Mapping[dt.date, Prints]:
     """The prints of every day of a frame with the dataset's columns, in one pass."""
     key = list(dict.fromkeys((dataset.partition_column, *dataset.key)))
+    types = types_to_hash(frame, dataset)
     rows = frame.groupBy(dataset.partition_column).agg(
         F.count("*").alias(_ROWS),
         F.count_distinct(F.struct(*key)).alias(_KEYS),
-        *_hashes(dataset, key),
+        *_hashes(types, key),
         *_sums(frame, dataset),
-        *fingerprint_columns(dataset.types),
+        *fingerprint_columns(types),
     )
     return {row[dataset.partition_column]: _prints(row, dataset) for row in rows.collect()}
 
@@ -225,11 +226,11 @@ def _shuffled(table: DataFrame) -> DataFrame:
     return table.repartition(_SHUFFLED_INTO, salted).sortWithinPartitions(salted)
 
 
-def _hashes(dataset: Dataset, key: list[str]) -> Iterator[Column]:
+def _hashes(types: Mapping[str, str], key: list[str]) -> Iterator[Column]:
     def hashed(*names: str) -> Column:
-        return F.sum(hash_of(dataset.types, *names).cast(_WIDE))
+        return F.sum(hash_of(types, *names).cast(_WIDE))
 
-    for name in dataset.columns:
+    for name in types:
         yield hashed(name).alias(_BARE + name)
         if name not in key:
             yield hashed(*key, name).alias(_KEYED + name)

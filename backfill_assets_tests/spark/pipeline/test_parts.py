@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
@@ -18,15 +19,20 @@ from pyspark.sql import types as T  # noqa: N812
 from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.types import kind_of
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import ReferenceFile
+from backfill_assets.pipeline.build import Audit, build_shadow
 from backfill_assets.pipeline.compare import COLUMNS, PARTS, STATUS, Shape, differing
 from backfill_assets.pipeline.differences import Question, row_differences
 from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of
+from backfill_assets.pipeline.measure import measure
+from backfill_assets.pipeline.run_models import read_file
+from backfill_assets.pipeline.stage import stage
 from backfill_assets.pipeline.tables import source_rows
 from backfill_assets.pipeline.types import declared_type, key_twice, parts_of, spark_type
 from backfill_assets.pipeline.values import typed
 from backfill_assets.storage.arrow_types import arrow_type
-from backfill_assets.storage.disk import path_of
-from backfill_assets_tests.spark.pipeline.kit import D1, Kit
+from backfill_assets.storage.disk import OnDisk, path_of
+from backfill_assets_tests.spark.pipeline.kit import D1, NOW, Kit
 
 ITEMS = "array<struct<sku:string,price:decimal(9,2),qty:integer,coupon:string>>"
 EVENTS = "array<struct<sku:string,price:decimal(9,2),tags:map<string,array<long>>>>"
@@ -367,6 +373,33 @@ def test_a_key_twice_is_found_wherever_the_map_is(
     found = rows.where(key_twice("value", spark_type(declared))).select("n").collect()
     assert sorted(row["n"] for row in found) == list(range(len(good), len(values)))
     assert key_twice("value", spark_type("array<struct<a:long>>")) == ""
+
+
+def test_a_reference_in_which_a_map_has_a_key_twice_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    kind = kind_of("map<string,long>")
+    pq.write_table(pa.table({"a": pa.array([[("x", 1), ("x", 2)]], arrow_type(kind))}), tmp_path / "a.parquet")
+    said = {"format": "parquet", "path": "a.parquet", "columns": {"a": str(kind)}}
+    rows = read_file(spark, ReferenceFile.model_validate(said), OnDisk(tmp_path / "a.parquet"), "references.a")
+    with pytest.raises(
+        PySparkException, match=r"references.a: a row cannot be read .*\{\"a\":\[\{\"key\":\"x\",\"value\":1\}"
+    ):
+        rows.count()
+
+
+def test_a_withdrawn_delivery_without_optional_fields_explains_the_rows_that_go(kit: Kit) -> None:
+    loaded = orders(kit, format="jsonl", path="orders/{day}*.jsonl", optional=["items.element.coupon"])
+    kit.put(f"orders/{D1}.jsonl", order(1, ("s", "1.10", 2)))
+    kit.put(f"orders/{D1}-more.jsonl", order(2, ("s", "1.10", 2)))
+    kit.build(loaded, D1)
+    kit.publish(loaded, kit.shadow(loaded))
+    gone, kept = sorted(kit.in_force(loaded), key=lambda d: d.path)
+    audit = Audit(NOW, "u_1", loaded.code_version)
+    stage(kit.spark, loaded, kit.layout, [D1], [kept])
+    frames = kit.frames(loaded, D1, folder="_shadow/u_1/2")
+    build_shadow(frames, audit)
+    question = Question(frames, 2, measure(frames), parse_contract([], []), older={D1: [gone]})
+    with row_differences(question) as found:
+        assert (found.counts[D1].removed, found.counts[D1].explained_removed) == (1, 1)
 
 
 def test_a_table_that_says_more_of_its_parts_is_read_as_declared(kit: Kit) -> None:

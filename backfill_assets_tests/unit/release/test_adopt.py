@@ -772,7 +772,7 @@ def of_another_type(folder: Path) -> None:
 
 
 def of_a_strange_type(folder: Path) -> None:
-    with_fields(folder, "amount", type="binary")
+    with_fields(folder, "amount", type={"type": "array", "elementType": "byte", "containsNull": True})
 
 
 def with_a_capital_name(folder: Path) -> None:
@@ -817,7 +817,7 @@ def read_by_manifests(folder: Path) -> None:
         (with_row_tracking, r"the features domainMetadata, rowTracking, which nobody has tried"),
         (of_a_text_day, r"partitioned by day \(string\)"),
         (of_another_type, r"column amount: expected long, found integer"),
-        (of_a_strange_type, r"column amount: its type binary cannot be declared"),
+        (of_a_strange_type, r"column amount: its type array<byte> cannot be declared"),
         (with_a_capital_name, r"column 'Amount' is not a safe name"),
         (without_a_day, r"rows without a day \(day is null\)"),
         (of_a_clone, r"some of its files lie elsewhere"),

@@ -11,19 +11,19 @@ from typing import Final
 PLAIN: Final = (
     "string", "boolean", "smallint", "integer", "long", "float", "double", "date", "timestamp", "timestamp_ntz", "binary",
 )  # fmt: skip
-WIDEST_DECIMAL: Final = 38
 PATTERN: Final = rf"{'|'.join(PLAIN)}|decimal\(\d{{1,2}}, ?\d{{1,2}}\)|(?:array|map|struct)<.+>"
 """What each type looks like; not all that look so are types."""
 
-_FLOATS: Final = ("float", "double")
-_NUMERIC: Final = ("smallint", "integer", "long", *_FLOATS, "decimal")
+_NUMERIC: Final = ("smallint", "integer", "long", "float", "double", "decimal")
 _KEYS: Final = ("string", "smallint", "integer", "long", "date")
 """The types of a map's keys: those of which equal values look the same everywhere."""
 _DEEPEST: Final = 8
+_WIDEST: Final = 38
+"""Digits of a decimal."""
 _LONGEST: Final = 10_000
 _TOKEN: Final = re.compile(r" *([A-Za-z_][A-Za-z0-9_]{0,254}|\d{1,2}|[<>(),:]) *", re.ASCII)
 _USE: Final = (
-    f"use {', '.join(PLAIN)}, decimal(p,s) with s <= p <= {WIDEST_DECIMAL}, array<TYPE>, map<TYPE,TYPE> "
+    f"use {', '.join(PLAIN)}, decimal(p,s) with s <= p <= {_WIDEST}, array<TYPE>, map<TYPE,TYPE> "
     "or struct<NAME:TYPE,...>"
 )
 
@@ -154,7 +154,7 @@ class _Reader:
         self._expect(",")
         scale = self._next()
         self._expect(")")
-        if not (precision.isdecimal() and scale.isdecimal() and 1 <= int(precision) <= WIDEST_DECIMAL):
+        if not (precision.isdecimal() and scale.isdecimal() and 1 <= int(precision) <= _WIDEST):
             raise ValueError(_USE)
         if int(scale) > int(precision):
             raise ValueError(_USE)

@@ -142,7 +142,6 @@ _PLAIN: Final = {
     "delta.columnMapping.mode": "none",
 }
 """Switches off what a remote server may enable by default and delta-rs or a swap of files cannot handle."""
-_NESTED: Final = ("array<", "map<", "struct<")
 _NEEDS_A_FEATURE: Final = "DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT"
 """Delta's error where a table gets its first column of type `timestamp_ntz`; a new table may have one anyway."""
 _RACES: Final = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
@@ -360,8 +359,8 @@ def types_to_hash(frame: DataFrame, dataset: Dataset) -> Mapping[str, str]:
     Those that have parts, or had them, have their own type, in which the parts are found: a published column may still have
     another one than is declared now.
     """
-    found = {field.name: declared_type(field.dataType) for field in frame.schema.fields}
+    found = {field.name: field.dataType for field in frame.schema.fields}
     return {
-        name: found[name] if is_nested(spark_type(kind)) or found[name].startswith(_NESTED) else kind
+        name: declared_type(found[name]) if is_nested(found[name]) or is_nested(spark_type(kind)) else kind
         for name, kind in dataset.types.items()
     }

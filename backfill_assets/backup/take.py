@@ -82,7 +82,7 @@ class TakeBackup(OnWarehouse):
             PreconditionError: the log of a table is damaged, or an adopted table has commits of another writer.
             StorageError: a place cannot be read or written.
         """
-        require_owner(self.layout, self.ledger.id, self.ledger.name)
+        require_owner(self.layout, self.ledger)
         self._require_apart(root)
         folder = BackupFolder(root)
         with self.ledger.lock(_LOCK, _NO_WAIT), TemporaryDirectory() as scratch:

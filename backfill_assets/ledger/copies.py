@@ -18,7 +18,7 @@ from backfill_assets.ledger.units import lose_attempts
 
 _ID: Final = "id"
 _FILLED_FROM: Final = "filled_from"
-_OWN: Final = (_ID, "host_id", "host_name", _FILLED_FROM)
+_OWN: Final = (_ID, "host_id", "host_name", "warehouse", _FILLED_FROM)
 """Keys of `meta` that say which ledger this is and where, and not what it knows."""
 _PAGE: Final = 1000
 """How many rows are read and written at a time."""

@@ -46,6 +46,20 @@ class Ledger(UnitRows, WorkRows, ReleaseRows, CampaignRows, ProofRows):
             return read_meta(connection, meta, _ID) or ""
 
     @property
+    def warehouse(self) -> str:
+        """The mark of the warehouse that it has taken; empty if it has none yet."""
+        with self._database.read() as connection:
+            return read_meta(connection, meta, _WAREHOUSE) or ""
+
+    def note_warehouse(self, mark: str) -> str:
+        """Note which warehouse it has taken, unless it has one; returns the mark that counts."""
+        if not (own := self.warehouse):
+            with self._database.write() as connection:
+                own = read_meta(connection, meta, _WAREHOUSE) or mark
+                upsert(connection, meta, [{"key": _WAREHOUSE, "value": own}])
+        return own
+
+    @property
     def name(self) -> str:
         """Its database for messages, without user and password."""
         return self._database.name
@@ -65,6 +79,7 @@ class Ledger(UnitRows, WorkRows, ReleaseRows, CampaignRows, ProofRows):
 
 
 _ID: Final = "id"
+_WAREHOUSE: Final = "warehouse"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # Alembic keeps the running migration in module globals, so each process can run only one at a time.
 _ALEMBIC: Final = threading.Lock()

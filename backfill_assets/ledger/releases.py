@@ -192,6 +192,11 @@ class ReleaseRows(Rows):
             rows = connection.execute(query).all()
         return {row.release: ReleaseHead(ReleaseState(row.state), row.version, row.committed_at) for row in rows}
 
+    def knows_releases(self) -> bool:
+        """Whether there is any release, finished or not."""
+        with self._database.read() as connection:
+            return connection.execute(select(_TABLE.c.number).limit(1)).first() is not None
+
     def _corrected(self, connection: Connection, rows: Sequence[RowMapping]) -> Mapping[str, dt.datetime]:
         """What `corrected` says of these releases, and maybe of others; looks at all of them only if it must."""
         number, at, now = _TABLE.c.number, _TABLE.c.committed_at, self._clock.now()

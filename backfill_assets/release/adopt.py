@@ -152,7 +152,7 @@ class Adoption(OnWarehouse):
         require_tables(self.tables, (name,))
         with publish_locks(self.ledger, (name,), self.wait):
             self.look(name, table)
-            take_warehouse(self.layout, self.ledger.id, self.ledger.name)
+            take_warehouse(self.layout, self.ledger)
             take(self.layout, name, table)
         self.checkpoint("take")
         with self._settled(name):

@@ -59,7 +59,7 @@ class Reconcile(OnWarehouse):
         Raises:
             LayoutError: the tables belong to another ledger.
         """
-        require_owner(self.layout, self.ledger.id, self.ledger.name)
+        require_owner(self.layout, self.ledger, writes=True)
         names, done = tuple(self.tables if datasets is None else datasets), list[Settlement]()
         done += self._each(self._in_state(names, ReleaseState.intent))
         done += self._each(self._revivable(names))
@@ -98,7 +98,7 @@ class Reconcile(OnWarehouse):
         names = unit.targets.keys() & self.tables.keys()
         # What cannot be settled, such as a table that cannot be read, must not keep a unit open that nobody can release.
         with suppress(BackfillError, OSError):
-            require_owner(self.layout, self.ledger.id, self.ledger.name)
+            require_owner(self.layout, self.ledger, writes=True)
             self.settle(names, wait)
             self._catch_up(names, wait)
         with publish_locks(self.ledger, unit.targets, wait):
@@ -112,7 +112,7 @@ class Reconcile(OnWarehouse):
             LedgerError: a lock is not free within `wait`; names its holder.
             LayoutError: the tables belong to another ledger by now.
         """
-        require_owner(self.layout, self.ledger.id, self.ledger.name)
+        require_owner(self.layout, self.ledger, writes=True)
         self.settle(datasets, wait)
         self._catch_up(datasets, wait)
         with publish_locks(self.ledger, locked, wait):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 from backfill_assets.core.canonical import canonical_json
 from backfill_assets.core.errors import LayoutError, StorageError
@@ -24,16 +25,53 @@ _INSTEAD: Final = "instead"
 _WRITERS: Final = 16
 _RACES: Final = 8
 _SHOWN: Final = 200
+_WAREHOUSE: Final = "warehouse"
+_MARK: Final = re.compile(rf'"{_WAREHOUSE}":"([0-9a-f]+)"')
+_ELSEWHERE: Final = (
+    "look at BACKFILL_ASSETS_WAREHOUSE and AWS_ENDPOINT_URL, which all processes need alike, and whether its folder is mounted; "
+    "a warehouse is moved with its file _owner, and a new one needs a new ledger"
+)
 
 
-def require_owner(layout: Layout, ledger: str, name: str) -> None:
-    """Refuse a warehouse of another ledger; `ledger` is the id of ours, and `name` the place of its database for messages.
+class Owner(Protocol):
+    """A ledger, as far as its warehouse is concerned."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The place of its database, for messages."""
+        ...
+
+    @property
+    def warehouse(self) -> str:
+        """The mark in the file `_owner` of the warehouse that it has taken; empty if it has none yet."""
+        ...
+
+    def note_warehouse(self, mark: str) -> str:
+        """Note which warehouse it has taken, unless it has one; returns the mark that counts."""
+        ...
+
+    def knows_releases(self) -> bool:
+        """Whether it has any release, finished or not."""
+        ...
+
+
+def require_owner(layout: Layout, ledger: Owner, *, writes: bool = False) -> None:
+    """Refuse a warehouse of another ledger, and one that is not the one that this ledger has taken.
+
+    Whoever only reads may look at a place where nothing is: the doctor says what is missing. Whoever `writes` may not.
 
     Raises:
-        LayoutError: names the other ledger, and the file to remove if that is gone.
+        LayoutError: names the other ledger, and the file to remove if that is gone; or says that the ledger has another warehouse.
     """
     if (found := _owner(layout.warehouse)) is not None:
-        _compare(layout.warehouse, found, ledger, name)
+        _compare(layout.warehouse, found, ledger)
+    elif writes:
+        _require_same_place(layout.warehouse, ledger)
 
 
 @dataclass(frozen=True)
@@ -61,7 +99,7 @@ def begin_restore(layout: Layout, restoring: Restoring, instead: str) -> str:
         if known.get(_BACKUP) != restoring.backup:
             _refuse_half(warehouse, known)
     elif known.get(_LEDGER, restoring.ledger) not in {restoring.ledger, instead}:
-        _compare(warehouse, canonical_json(known), restoring.ledger, restoring.name)
+        _require_ledger(warehouse, canonical_json(known), restoring.ledger, restoring.name)
     if not known:
         warehouse.make_folder()
         if warehouse.storage_options is not None:
@@ -78,34 +116,61 @@ def is_being_restored(layout: Layout, ledger: str) -> bool:
 
 
 def end_restore(layout: Layout, ledger: str, name: str) -> None:
-    """Let the ledger that was restored use the warehouse."""
-    (layout.warehouse / OWNER_FILE).write(owner_mark(ledger, name))
+    """Let the ledger that was restored use the warehouse, which is another one than before."""
+    (layout.warehouse / OWNER_FILE).write(owner_mark(ledger, name, secrets.token_hex(8)))
 
 
-def take_warehouse(layout: Layout, ledger: str, name: str, knows_releases: Callable[[], bool] = lambda: True) -> None:
-    """Make a warehouse without an owner the ledger's own; the first of two ledgers wins.
+def take_warehouse(layout: Layout, ledger: Owner) -> None:
+    """Make a warehouse without an owner the ledger's own; the first of two ledgers wins, and a ledger has one warehouse.
 
-    A ledger that knows no release does not get a warehouse with releases; it is only asked if there is no owner.
+    A ledger that knows no release does not get a warehouse with releases, nor one that knows some an empty one.
 
     Raises:
-        LayoutError: it belongs to another ledger, or is that of a ledger that is lost or elsewhere.
+        LayoutError: it belongs to another ledger, or is that of a ledger that is lost or elsewhere, or this ledger has another one.
         StorageError: its place does not keep two writers apart, cannot be reached, or may not be written to.
     """
     warehouse = layout.warehouse
     found = _owner(warehouse)
     if found is None:
-        if _has_releases(warehouse) and not knows_releases():
+        if _has_releases(warehouse) and not ledger.knows_releases():
             raise LayoutError(
-                f"{warehouse} has releases, and {name} knows none: if another ledger has them, name it in "
+                f"{warehouse} has releases, and {ledger.name} knows none: if another ledger has them, name it in "
                 "BACKFILL_ASSETS_LEDGER_URL; if that one is lost or was moved: backfill reconcile"
             )
+        _require_same_place(warehouse, ledger)
         warehouse.make_folder()
         if warehouse.storage_options is not None:
             require_one_winner(warehouse)
         with suppress(FileExistsError):
-            (warehouse / OWNER_FILE).create(owner_mark(ledger, name))
+            (warehouse / OWNER_FILE).create(
+                owner_mark(ledger.id, ledger.name, ledger.warehouse or secrets.token_hex(8))
+            )
         found = _owner(warehouse) or ""
-    _compare(warehouse, found, ledger, name)
+    _compare(warehouse, found, ledger)
+    if mark := _mark_in(found):
+        _require_mark(warehouse, mark, ledger.note_warehouse(mark), ledger.name)
+
+
+def _require_same_place(warehouse: Location, ledger: Owner) -> None:
+    """Refuse a place where nothing is, if the ledger has a warehouse: its releases would be in two places."""
+    if (ledger.warehouse or ledger.knows_releases()) and not _has_releases(warehouse):
+        raise LayoutError(
+            f"{warehouse} is nobody's and has no releases, and {ledger.name} already has a warehouse: {_ELSEWHERE}. If it is lost, "
+            "restore it from a backup, with its ledger"
+        )
+
+
+def _require_mark(warehouse: Location, found: str, own: str, name: str) -> None:
+    if own and found != own:
+        raise LayoutError(
+            f"{warehouse} is another warehouse (mark {found}) than that of {name} (mark {own}): {_ELSEWHERE}"
+        )
+
+
+def _mark_in(found: str) -> str:
+    """The mark in the text of an owner; empty if it has none."""
+    match = _MARK.search(found)
+    return match[1] if match else ""
 
 
 def _has_releases(warehouse: Location) -> bool:
@@ -173,12 +238,18 @@ def _refuse_half(warehouse: Location, known: Mapping[str, str]) -> NoReturn:
     )
 
 
-def owner_mark(ledger: str, name: str) -> str:
-    """What the file says that names the ledger to which a folder belongs."""
-    return canonical_json({"database": name, _LEDGER: ledger})
+def owner_mark(ledger: str, name: str, mark: str = "") -> str:
+    """What the file says that names the ledger to which a folder belongs, with the mark of a warehouse."""
+    return canonical_json({"database": name, _LEDGER: ledger, **({_WAREHOUSE: mark} if mark else {})})
 
 
-def _compare(warehouse: Location, found: str, ledger: str, name: str) -> None:
+def _compare(warehouse: Location, found: str, ledger: Owner) -> None:
+    _require_ledger(warehouse, found, ledger.id, ledger.name)
+    if mark := _mark_in(found):
+        _require_mark(warehouse, mark, ledger.warehouse, ledger.name)
+
+
+def _require_ledger(warehouse: Location, found: str, ledger: str, name: str) -> None:
     if f'"{_RESTORING}"' in found:
         raise LayoutError(
             f"{warehouse} is being restored, or its restore was cut off ({found[:_SHOWN]}): repeat backfill restore"

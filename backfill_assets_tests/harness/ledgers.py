@@ -8,6 +8,7 @@ import functools
 import shutil
 import sqlite3
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import create_engine, make_url, text
@@ -17,6 +18,23 @@ from backfill_assets.ledger.open import Ledger, open_ledger
 from backfill_assets.system import Clock, SystemClock
 
 _TEMPLATE = "empty_ledger"
+
+
+@dataclass
+class Known:
+    """The port `Owner`: a ledger of which only this is known."""
+
+    id: str
+    name: str
+    releases: bool = False
+    warehouse: str = ""
+
+    def note_warehouse(self, mark: str) -> str:
+        self.warehouse = self.warehouse or mark
+        return self.warehouse
+
+    def knows_releases(self) -> bool:
+        return self.releases
 
 
 def opened_ledger(url: str, clock: Clock, lock_pace: LockPace = DEFAULT_PACE) -> Ledger:

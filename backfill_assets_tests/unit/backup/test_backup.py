@@ -42,6 +42,7 @@ from backfill_assets.storage.location import Copied, Location
 from backfill_assets.storage.owner import require_owner, take_warehouse
 from backfill_assets_tests.harness.actors import User
 from backfill_assets_tests.harness.examples import examples
+from backfill_assets_tests.harness.ledgers import Known
 from backfill_assets_tests.harness.objects import object_store
 from backfill_assets_tests.harness.tables import day, layout, rows_of
 from backfill_assets_tests.harness.world import LEASE, World, repaired
@@ -458,7 +459,7 @@ def test_nothing_is_overwritten(two: World) -> None:
         restored(two, into=other.folder)
     assert other.content() == {DAYS[0]: [7]}
     assert not (other.folder / "ledger.db").exists()
-    take_warehouse(layout(two.folder / "third"), "f00d", "ledger of others")
+    take_warehouse(layout(two.folder / "third"), Known("f00d", "ledger of others"))
     with pytest.raises(LayoutError, match="belongs to another ledger"):
         restored(two, into=two.folder / "third")
     fourth = World(two.folder / "fourth", two.described)
@@ -498,16 +499,16 @@ def test_until_a_restore_is_complete_nobody_can_work_and_it_can_be_repeated(worl
     half = World(into, world.described, clock=world.clock)
     for ledger in (half.ledger.id, world.ledger.id):
         with pytest.raises(LayoutError, match="is being restored, or its restore was cut off"):
-            require_owner(layout(into), ledger, "this one")
+            require_owner(layout(into), Known(ledger, "this one"))
         with pytest.raises(LayoutError, match="is being restored, or its restore was cut off"):
-            take_warehouse(layout(into), ledger, "this one")
+            take_warehouse(layout(into), Known(ledger, "this one"))
     half.close()
     later = backup(world)
     with pytest.raises((LayoutError, LedgerError), match=f"is being restored from backup {made.id}|is not empty"):
         restored(world, later.id, into=into)
     other, _ = restored(world, made.id, into=into)
     assert (other.content(), raw(other), problems(other)) == (world.content(), ["1"], [])
-    require_owner(layout(into), other.ledger.id, "this one")
+    require_owner(layout(into), other.ledger)
     other.close()
     with pytest.raises(BackupError, match=f"backup {made.id} has been restored into .+ already"):
         restored(world, made.id, into=into)
@@ -547,7 +548,7 @@ def test_what_cannot_be_read_is_named(world: World) -> None:
 
 
 def test_a_lost_ledger_comes_back_beside_its_warehouse_and_learns_what_was_released_since(world: World) -> None:
-    take_warehouse(layout(world.folder), world.ledger.id, world.ledger.name)
+    take_warehouse(layout(world.folder), world.ledger)
     world.released({d: [1] for d in DAYS})
     unit = opened(world, 5)
     backup(world)
@@ -567,7 +568,7 @@ def test_a_lost_ledger_comes_back_beside_its_warehouse_and_learns_what_was_relea
     assert attempt.number > last
     # The old ledger, if it turns up again, is not the owner any more; the new one goes on with the backups.
     with pytest.raises(LayoutError, match="belongs to another ledger"):
-        require_owner(layout(world.folder), before, "the old one")
+        require_owner(layout(world.folder), Known(before, "the old one"))
     assert len(BackupFolder(place(world)).all()) == 1
     second = backup(again)
     once_more, _ = restored(without_ledger(again), second.id, into=world.folder)
@@ -576,7 +577,7 @@ def test_a_lost_ledger_comes_back_beside_its_warehouse_and_learns_what_was_relea
 
 
 def test_a_unit_that_was_built_before_what_only_raw_knows_is_not_published(world: World) -> None:
-    take_warehouse(layout(world.folder), world.ledger.id, world.ledger.name)
+    take_warehouse(layout(world.folder), world.ledger)
     land(world, 1)
     unit = opened(world, 1)
     backup(world)
@@ -601,13 +602,13 @@ def test_lost_files_come_back_and_the_others_stay(world: World) -> None:
 
 
 def test_a_copy_beside_the_original_is_another_ledger(world: World) -> None:
-    take_warehouse(layout(world.folder), world.ledger.id, world.ledger.name)
+    take_warehouse(layout(world.folder), world.ledger)
     world.released({DAYS[0]: [1]})
     backup(world)
     other, _ = restored(world)
     assert other.ledger.id != world.ledger.id
     with pytest.raises(LayoutError, match="belongs to another ledger"):
-        take_warehouse(layout(world.folder), other.ledger.id, other.ledger.name)
+        take_warehouse(layout(world.folder), other.ledger)
     with pytest.raises(BackupError, match="has backups of another ledger"):
         TakeBackup(other.warehouse()).take(place(world))
     other.close()

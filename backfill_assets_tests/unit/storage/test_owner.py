@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,12 @@ from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
 from backfill_assets.storage.owner import OWNER_FILE, require_one_winner, require_owner, take_warehouse
+from backfill_assets_tests.harness import tables
 from backfill_assets_tests.harness.bad_network import Fault, Rule, bad_network
+from backfill_assets_tests.harness.ledgers import Known
 from backfill_assets_tests.harness.objects import ObjectStore
+from backfill_assets_tests.harness.specifications import DAYS
+from backfill_assets_tests.harness.world import World
 
 _HOMES = itertools.count()
 OURS, THEIRS = "0a1b2c3d4e5f6071", "ffffffffffffffff"
@@ -37,31 +42,31 @@ def names(warehouse: Location) -> list[str]:
 
 
 def test_a_ledger_takes_a_new_warehouse_and_leaves_nothing_else_there(warehouse: Location) -> None:
-    require_owner(layout(warehouse), OURS, "ledger mine.db")
+    require_owner(layout(warehouse), Known(OURS, "ledger mine.db"))
     assert not warehouse.is_folder()
     for _ in range(2):
-        take_warehouse(layout(warehouse), OURS, "ledger mine.db")
-        require_owner(layout(warehouse), OURS, "ledger mine.db")
+        take_warehouse(layout(warehouse), Known(OURS, "ledger mine.db"))
+        require_owner(layout(warehouse), Known(OURS, "ledger mine.db"))
     assert names(warehouse) == [OWNER_FILE]
 
 
 def test_a_second_ledger_is_refused_with_the_first_one_and_the_remedies(warehouse: Location) -> None:
-    take_warehouse(layout(warehouse), OURS, "ledger mine.db")
+    take_warehouse(layout(warehouse), Known(OURS, "ledger mine.db"))
     for act in (take_warehouse, require_owner):
         with pytest.raises(LayoutError) as refused:
-            act(layout(warehouse), THEIRS, "ledger theirs.db")
+            act(layout(warehouse), Known(THEIRS, "ledger theirs.db"))
         assert all(
             words in str(refused.value)
             for words in ("ledger mine.db", "theirs.db", "BACKFILL_ASSETS_LEDGER_URL", f"{warehouse / OWNER_FILE}")
         )
     (warehouse / OWNER_FILE).remove()
-    take_warehouse(layout(warehouse), THEIRS, "ledger theirs.db")
+    take_warehouse(layout(warehouse), Known(THEIRS, "ledger theirs.db"))
 
 
 def test_of_ledgers_that_take_a_warehouse_at_once_one_gets_it(warehouse: Location) -> None:
     def take(number: int) -> bool:
         try:
-            take_warehouse(layout(warehouse), f"{number:016}", f"ledger {number}")
+            take_warehouse(layout(warehouse), Known(f"{number:016}", f"ledger {number}"))
         except LayoutError:
             return False
         return True
@@ -75,7 +80,7 @@ def test_an_owner_that_cannot_be_read_owns_the_warehouse_all_the_same(warehouse:
     warehouse.make_folder()
     (warehouse / OWNER_FILE).write("")
     with pytest.raises(LayoutError, match="belongs to another ledger"):
-        take_warehouse(layout(warehouse), OURS, "ledger mine.db")
+        take_warehouse(layout(warehouse), Known(OURS, "ledger mine.db"))
 
 
 def test_a_store_in_which_two_create_one_object_is_refused_and_nothing_stays_there(
@@ -89,7 +94,7 @@ def test_a_store_in_which_two_create_one_object_is_refused_and_nothing_stays_the
             Rule(Fault.two_winners, "PUT", for_good=True),
         )
         with between.under(deceived), pytest.raises(StorageError, match=told):
-            take_warehouse(layout(warehouse), OURS, "ledger mine.db")
+            take_warehouse(layout(warehouse), Known(OURS, "ledger mine.db"))
         assert names(warehouse) == []
         require_one_winner(warehouse)
 
@@ -99,15 +104,59 @@ def test_a_ledger_without_releases_does_not_get_a_warehouse_with_some(warehouse:
     manifest.parent.make_folder()
     manifest.write("{}")
     with pytest.raises(LayoutError, match=r"has releases, and ledger mine\.db knows none.*backfill reconcile"):
-        take_warehouse(layout(warehouse), OURS, "ledger mine.db", lambda: False)
+        take_warehouse(layout(warehouse), Known(OURS, "ledger mine.db"))
     assert OWNER_FILE not in names(warehouse)
-    take_warehouse(layout(warehouse), OURS, "ledger mine.db")
+    take_warehouse(layout(warehouse), Known(OURS, "ledger mine.db", releases=True))
+
+
+def test_a_ledger_has_one_warehouse(warehouse: Location) -> None:
+    """A wrong prefix, an address that one process lacks, a folder that is not mounted: half of the releases would be elsewhere."""
+    ledger, elsewhere = Known(OURS, "ledger mine.db"), layout(warehouse.parent / "elsewhere")
+    take_warehouse(elsewhere, Known(OURS, "another process that has noted nothing"))
+    take_warehouse(layout(warehouse), ledger)
+    assert ledger.warehouse
+    for act in (take_warehouse, require_owner):
+        with pytest.raises(LayoutError, match=r"elsewhere is another warehouse .* than that of ledger mine\.db"):
+            act(elsewhere, ledger)
+    (elsewhere.warehouse / OWNER_FILE).remove()
+    require_owner(elsewhere, ledger)  # whoever reads finds nothing there
+    for writes in (take_warehouse, partial(require_owner, writes=True)):
+        with pytest.raises(
+            LayoutError, match=r"elsewhere is nobody's.*mine\.db already has a warehouse.*AWS_ENDPOINT_URL"
+        ):
+            writes(elsewhere, ledger)
+        with pytest.raises(LayoutError, match=r"elsewhere is nobody's"):
+            writes(elsewhere, Known(OURS, "of a version that noted no warehouse", releases=True))
+    assert not elsewhere.warehouse.is_folder() or names(elsewhere.warehouse) == []
+    # Its own warehouse without the file is taken again, under the mark that it had.
+    manifest = warehouse / "published" / "sales" / "_releases" / "r_1.json"
+    manifest.parent.make_folder()
+    manifest.write("{}")
+    (warehouse / OWNER_FILE).remove()
+    ledger.releases = True
+    take_warehouse(layout(warehouse), ledger)
+    require_owner(layout(warehouse), ledger, writes=True)
+
+
+def test_a_release_at_another_place_is_refused_and_nothing_is_settled_there(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    world = World(tmp_path / "one")
+    take_warehouse(tables.layout(world.folder), world.ledger)
+    world.released({DAYS[0]: [1]})
+    unit = world.open_unit({"sales": DAYS[1:2]})
+    (tmp_path / "two").mkdir()
+    moved = World(tmp_path / "two", ledger=f"sqlite:///{world.folder / 'ledger.db'}", clock=world.clock)
+    for act in (lambda: moved.reconcile().run(), lambda: moved.publisher().release(unit.id)):
+        with pytest.raises(LayoutError, match="is nobody's and has no releases"):
+            act()
+    assert world.content() == {DAYS[0]: [1]}
+    world.close(), moved.close()
 
 
 def test_a_bucket_that_is_not_there_is_named(store: ObjectStore) -> None:
     assert store.url
     with pytest.raises(StorageError, match=r"s3://nobodys/x.*no such bucket"):
-        take_warehouse(layout(bucket_of("s3://nobodys/x")), OURS, "ledger mine.db")
+        take_warehouse(layout(bucket_of("s3://nobodys/x")), Known(OURS, "ledger mine.db"))
 
 
 def test_two_installations_on_one_warehouse_are_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -120,7 +169,7 @@ def test_two_installations_on_one_warehouse_are_refused_before_anything_is_writt
         Application(Settings.from_env({"BACKFILL_ASSETS_STATE": str(tmp_path / name), **shared})) for name in ("1", "2")
     )
     assert (one.warehouse.ledger, two.warehouse.ledger) == (one.ledger, two.ledger)  # nobody has written yet
-    take_warehouse(one.layout, one.ledger.id, one.ledger.name)
+    take_warehouse(one.layout, one.ledger)
     with (
         pytest.raises(
             LayoutError, match=rf"belongs to another ledger .*{tmp_path}/1/ledger\.db.*{tmp_path}/2/ledger\.db"

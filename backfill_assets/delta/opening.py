@@ -6,17 +6,20 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from pyarrow.fs import FileSystem, LocalFileSystem, S3FileSystem, SubTreeFileSystem
 
 from backfill_assets.core.errors import PreconditionError, StorageError
 from backfill_assets.storage.location import Location
+
+__all__ = ["DeltaError", "DeltaTable"]  # for the rooms that name them; all else goes through this room
 
 LOG = "_delta_log"
 
@@ -43,18 +46,31 @@ def commit_name(version: int) -> str:
     return f"{version:020}.json"
 
 
-def read_back(table: Location, version: int, mark: str) -> Location:
-    """The file of a commit that Spark has just made with this mark as its `userMetadata`.
+@dataclass(frozen=True)
+class MarkedCommit:
+    """A commit that Spark has made, with this mark as its `userMetadata`."""
 
-    Raises:
-        StorageError: it is gone, or somebody has written over it; its rows are in no version of the table.
-    """
-    if commit_info(table, version).get("userMetadata") != mark:
-        raise StorageError(
-            f"{table}: Spark committed version {version}, and another commit is there now: another program, or a Spark server that "
-            "asks another ledger, writes this table too. Nothing of this batch counts: end the other writer, and launch again"
-        )
-    return table / LOG / commit_name(version)
+    table: Location
+    version: int
+    mark: str
+
+    def read_back(self) -> Location:
+        """Its file, once more.
+
+        Raises:
+            StorageError: it is gone, or somebody has written over it; its rows are in no version of the table.
+        """
+        if not self.is_there():
+            raise StorageError(
+                f"{self.table}: Spark committed version {self.version}, and another commit is there now: another program, or a "
+                "Spark server that asks another ledger, writes this table too. Nothing of this batch counts: end the other writer, "
+                "and launch again"
+            )
+        return self.table / LOG / commit_name(self.version)
+
+    def is_there(self) -> bool:
+        """Whether the commit of this version has this mark."""
+        return commit_info(self.table, self.version).get("userMetadata") == self.mark
 
 
 def commit_info(table: Location, version: int) -> Action:

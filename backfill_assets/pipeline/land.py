@@ -10,9 +10,9 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from backfill_assets.core.days import day_range, format_days
+from backfill_assets.core.days import Days, day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, FileContent, Place
-from backfill_assets.core.errors import SourceError, StorageError
+from backfill_assets.core.errors import SourceError
 from backfill_assets.core.layers import Layer
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import (
@@ -67,8 +67,9 @@ def land(
         StorageError: the disk is full, and raw is unchanged; or the disk does not confirm what was landed.
     """
     source = loaded.dataset.landing
+    stamps = layout.sources.each(lambda file: file.file.stamp(), files)
     layout.sources.each(lambda file: require_columns(file.file, file.path, source), files)
-    path = layout.raw_path(loaded.name)
+    path, commit = layout.raw_path(loaded.name), None
     days = sorted({f.day for f in files})
     if is_table(path):
         require_layout(loaded.dataset, read_table(spark, path), path)
@@ -82,20 +83,23 @@ def land(
             read = delivered_rows(spark, source, found, now)
             # Durable first: the ledger will say that these deliveries have landed.
             with kept(path):
-                replace_where(read, path, DELIVERY_DAY, _exactly(fresh))
-    _require_still(spark, loaded, layout, short, fresh)
+                commit = replace_where(read, path, DELIVERY_DAY, _exactly(fresh))
+    _require_still(spark, loaded, layout, dict(zip(files, stamps, strict=True)), short, fresh)
     measured = measured_rows(spark, loaded, layout, [f.content for f in files])
+    if commit is not None:
+        commit.read_back()  # without it these rows were not counted, and the file would look empty
     return tuple(_delivery(loaded, f, measured.get(f.content, NOTHING_READ), now) for f in files)
 
 
 def _require_still(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, seen: Sequence[SourceFile], landed: Sequence[SourceFile]
-) -> None:
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, stamps: Mapping[SourceFile, tuple[object, ...]],
+    seen: Sequence[SourceFile], landed: Sequence[SourceFile],
+) -> None:  # fmt: skip
     """Remove what was just landed from raw, if one of the files changed while they were read.
 
-    All `seen` files are checked, also empty ones: the ledger records each file as it was seen.
+    All `seen` files are checked, also empty ones: the ledger records each as it was seen. `stamps` are from before any was read.
     """
-    still = layout.sources.each(_is_still, seen)
+    still = layout.sources.each(lambda file: _is_still(file, stamps[file]), seen)
     moved = [file for file, same in zip(seen, still, strict=True) if not same]
     if not moved:
         return
@@ -111,12 +115,13 @@ def _require_still(
     )
 
 
-def _is_still(file: SourceFile) -> bool:
+def _is_still(file: SourceFile, stamp: tuple[object, ...]) -> bool:
     try:
         state, fingerprint = file.file.content()
-    except (OSError, StorageError):
+        same = file.file.stamp() == stamp
+    except OSError:
         return False
-    return (state.size, fingerprint) == (file.size, file.fingerprint)
+    return same and (state.size, fingerprint) == (file.size, file.fingerprint)
 
 
 def require_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> None:
@@ -176,7 +181,6 @@ def _delivery(loaded: LoadedDataset, file: SourceFile, counts: Counts, now: dt.d
     )
 
 
-Days = tuple[dt.date, ...]
 _AHEAD: Final = dt.timedelta(days=366)
 """How far into the future known deliveries are searched."""
 

@@ -24,7 +24,7 @@ from backfill_assets.core.errors import BackfillError, SourceError
 from backfill_assets.core.layers import Layer
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.opening import actions, is_table, read_back
+from backfill_assets.delta.opening import LOG, MarkedCommit, actions, commits, is_table
 from backfill_assets.evidence.known_deliveries import source_key, table_of
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of
@@ -150,6 +150,8 @@ _LAST_COMMIT: Final = "spark.databricks.delta.lastCommitVersionInSession"
 """Where Delta says in a session which version it committed last, of whatever table."""
 _WRITES: Final = itertools.count()
 """Numbers the writes of this process."""
+_LOOKED_AT: Final = 100
+"""In how many of the newest commits one is looked for of which Spark did not say that it made it."""
 
 
 def read_table(spark: SparkSession, path: Location) -> DataFrame:
@@ -179,15 +181,15 @@ def write_days(frame: DataFrame, path: Location, partition: str, days: Collectio
     """
     commit = replace_where(frame, path, partition, days_condition(partition, days))
     files: dict[str, list[str]] = {}
-    for add in actions(commit, "add") if commit is not None else ():
+    for add in actions(commit.read_back(), "add") if commit is not None else ():
         files.setdefault(add["partitionValues"][partition], []).append(add["path"])
     return {day: digest(sorted(files.get(day.isoformat(), []))) for day in days}
 
 
-def replace_where(frame: DataFrame, path: Location, partition: str, condition: str) -> Location | None:
+def replace_where(frame: DataFrame, path: Location, partition: str, condition: str) -> MarkedCommit | None:
     """Replace the rows that meet a condition by `frame`, one file per day, in one commit; creates the table if needed.
 
-    Returns the file of the commit; None if no row was removed or added, because Delta then makes no commit.
+    Returns the commit; None if no row was removed or added, because Delta then makes no commit.
 
     Raises:
         StorageError: the disk is full, and the table is unchanged; or somebody else has overwritten the commit.
@@ -215,8 +217,18 @@ def replace_where(frame: DataFrame, path: Location, partition: str, condition: s
             _allow_local_times(frame.sparkSession, path)
             settings.unset(_LAST_COMMIT)
             retried(write)
-    made = settings.get(_LAST_COMMIT, None)
-    return None if made is None else read_back(path, int(made), mark)
+    if (made := settings.get(_LAST_COMMIT, None)) is None:
+        return _without_a_word(path, mark)
+    commit = MarkedCommit(path, int(made), mark)
+    commit.read_back()
+    return commit
+
+
+def _without_a_word(path: Location, mark: str) -> MarkedCommit | None:
+    """The commit with this mark, if Spark made one and did not say so."""
+    newest = [version for version, _ in commits(path / LOG)][-_LOOKED_AT:]
+    made = (MarkedCommit(path, version, mark) for version in reversed(newest))
+    return next((commit for commit in made if commit.is_there()), None)
 
 
 def _allow_local_times(spark: SparkSession, path: Location) -> None:

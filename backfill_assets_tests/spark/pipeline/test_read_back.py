@@ -11,6 +11,7 @@ import pytest
 from backfill_assets.application import Application
 from backfill_assets.core.errors import StorageError
 from backfill_assets.delta.opening import LOG
+from backfill_assets.pipeline import land as landing
 from backfill_assets.pipeline import tables
 from backfill_assets.settings import Settings
 from backfill_assets.spark.driver import driver_of
@@ -53,6 +54,28 @@ def test_a_commit_that_is_no_longer_there_is_refused_and_made_again(
         patch.setattr(tables, "retried", as_if_another_had_come_later)
         with pytest.raises(StorageError, match=r"committed version 0, and another commit is there now.*launch again"):
             act()
+
+
+def test_a_commit_that_is_overwritten_while_its_files_are_looked_at_again_is_not_recorded_as_a_file_without_rows(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,10,1.00")
+    kit.land(loaded, D1)
+    kit.deliver(D1, f"{D1},2,b,10,1.00", part="-late")
+    home, look = path_of(kit.layout.raw_path(loaded.name)), landing.measured_rows
+
+    def after_a_driver_that_hung_came_back(*given: object) -> object:
+        theirs = newest_commit(home)
+        theirs.with_name(f".{theirs.name}.crc").unlink(missing_ok=True)
+        theirs.write_text('{"commitInfo":{"timestamp":0,"userMetadata":"somebody else"}}\n')
+        return look(*given)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(landing, "measured_rows", after_a_driver_that_hung_came_back)
+        with pytest.raises(StorageError, match=r"committed version 1, and another commit is there now.*launch again"):
+            kit.land(loaded, D1)
+    assert [one.path for one in kit.book[loaded.name]] == [f"trips/{D1}.csv"]
 
 
 def test_each_session_of_a_server_has_the_same_driver(kit: Kit, spark_settings: Settings) -> None:

@@ -28,6 +28,7 @@ from backfill_assets.core.errors import EvidenceError, SourceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
 from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.unit import Attempt, Unit, UnitState
+from backfill_assets.pipeline import land as landing
 from backfill_assets.pipeline.deliveries import Chosen
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, read_in_force
@@ -586,6 +587,28 @@ def test_a_file_that_is_still_being_written_while_it_is_landed_is_refused_and_le
     with pytest.raises(SourceError, match=rf"trips/{D1}.csv changed or vanished while it was read"):
         land(kit.spark, loaded, kit.layout, [begun], NOW)
     assert [d.rows for d in kit.land(loaded, D1, D2)] == [2, 1]
+
+
+def test_a_file_that_is_replaced_while_it_is_landed_and_put_back_leaves_no_row(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its content is as before when it is looked at again, but nobody knows which of the two Spark has read."""
+    loaded = kit.dataset()
+    file = kit.deliver(D1, f"{D1},1,a,10,1.00")
+    right, write = file.read_bytes(), landing.replace_where
+
+    def of_another_file(*given: object) -> object:
+        file.write_bytes(right.replace(b",a,", b",z,"))
+        commit = write(*given)  # type: ignore[arg-type]
+        file.write_bytes(right)
+        return commit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(landing, "replace_where", of_another_file)
+        with pytest.raises(SourceError, match=rf"trips/{D1}.csv changed or vanished while it was read"):
+            kit.land(loaded, D1)
+    assert kit.raw(loaded).count() == 0
+    assert [d.rows for d in kit.land(loaded, D1)] == [1]
 
 
 def test_a_file_that_is_replaced_for_a_moment_while_a_landing_dies_counts_as_it_is(kit: Kit) -> None:

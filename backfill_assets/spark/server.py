@@ -14,6 +14,7 @@ from backfill_assets.settings import Settings
 from backfill_assets.spark.client import Answer, ask
 from backfill_assets.spark.registration import ENGINE, Endpoint, EngineFolder, Registration
 from backfill_assets.spark.start import (
+    WHERE_A_STORE_IS,
     downloads_alone,
     packages_of,
     start_server,
@@ -135,8 +136,13 @@ class SparkServer:
             self.folder.touch()
 
     def _require_store(self, registration: Registration) -> None:
-        """Refuse a server that was started for places elsewhere, and cannot open those in this bucket."""
-        if store_configuration(self._settings, self.folder).items() - registration.configuration.items():
+        """Refuse a server that was started for places elsewhere, and cannot open those in this bucket, or would open others."""
+        own = store_configuration(self._settings, self.folder)
+        theirs = {
+            name: value for name, value in registration.configuration.items() if name in {*own, *WHERE_A_STORE_IS}
+        }
+        # Without an address, a bucket is one of AWS: a server that has an address would find another bucket of this name.
+        if own and own != theirs:
             raise EngineError(
                 f"The Spark server (process {registration.server.pid}) was started for other places than "
                 f"{self._settings.warehouse} and {self._settings.sources}, and does not know their store: stop it while "

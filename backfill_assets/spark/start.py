@@ -102,6 +102,11 @@ def server_configuration(settings: Settings, folder: EngineFolder, port: int) ->
     }
 
 
+_S3A: Final = "spark.hadoop.fs.s3a"
+WHERE_A_STORE_IS: Final = frozenset({f"{_S3A}.endpoint", f"{_S3A}.endpoint.region"})
+"""Settings that say which store a server works on."""
+
+
 def packages_of(settings: Settings) -> tuple[str, ...]:
     """The packages that the embedded server needs, as Maven names them."""
     return (DELTA_PACKAGE, *(S3_PACKAGES if settings.store_options else ()))
@@ -117,7 +122,7 @@ def store_configuration(settings: Settings, folder: EngineFolder) -> dict[str, s
         encrypted = str(address.startswith("https://")).lower()
         # Stores besides AWS rarely have a host name for each bucket.
         s3a |= {"endpoint": address, "path.style.access": "true", "connection.ssl.enabled": encrypted}
-    return {"spark.jars.excludes": _S3_BUNDLE} | {f"spark.hadoop.fs.s3a.{name}": value for name, value in s3a.items()}
+    return {"spark.jars.excludes": _S3_BUNDLE} | {f"{_S3A}.{name}": value for name, value in s3a.items()}
 
 
 def write_configuration(folder: EngineFolder, configuration: Mapping[str, str], token: str) -> None:

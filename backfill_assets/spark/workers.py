@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from typing import Final
 
@@ -11,9 +12,9 @@ from pyspark.sql import SparkSession
 from backfill_assets.core.errors import StorageError
 from backfill_assets.spark.driver import driver_of
 from backfill_assets.storage.location import Location
+from backfill_assets.storage.owner import OWNER_FILE
 
 SEEN_FILE: Final = "seen_by_spark"
-_LINE: Final = "seen"
 _TASKS: Final = 64
 _SPLIT: Final = "spark.sql.files.maxPartitionBytes"
 _UNSEEN: Final = ("FAILED_READ_FILE", "CANNOT_READ_FILE", "PATH_NOT_FOUND")
@@ -34,7 +35,10 @@ def require_workers_see(spark: SparkSession, warehouse: Location) -> None:
     question = (driver_of(spark), str(warehouse))
     if question in _asked:
         return
-    file, wanted = warehouse / SEEN_FILE, f"{_LINE}\n" * _TASKS
+    # A copy of the warehouse, or the bucket of this name at another address, has another owner.
+    owner = warehouse / OWNER_FILE
+    line = f"seen {hashlib.sha256((owner.text() if owner.is_there() else '').encode()).hexdigest()[:16]}"
+    file, wanted = warehouse / SEEN_FILE, f"{line}\n" * _TASKS
     try:
         if not file.is_there() or file.text() != wanted:
             file.write(wanted)
@@ -44,10 +48,10 @@ def require_workers_see(spark: SparkSession, warehouse: Location) -> None:
         return
     before = spark.conf.get(_SPLIT)
     # One task for each line. A task that fails is not tried again elsewhere: it finds nothing.
-    spark.conf.set(_SPLIT, str(len(_LINE) + 1))
+    spark.conf.set(_SPLIT, str(len(line) + 1))
     reader = spark.read.option("ignoreMissingFiles", "true").option("ignoreCorruptFiles", "true")
     try:
-        lines, why = reader.text(file.escaped_for_spark).where(f"value = '{_LINE}'").count(), ""
+        lines, why = reader.text(file.escaped_for_spark).where(f"value = '{line}'").count(), ""
     except PySparkException as error:
         if not (error.getCondition() or "").startswith(_UNSEEN):
             raise

@@ -5,6 +5,7 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,26 @@ def test_a_server_registered_by_another_host_is_neither_used_nor_replaced_nor_st
             action()
     assert server.status().state is ServerState.ELSEWHERE
     assert folder.registration.exists()
+
+
+def test_a_server_is_used_only_for_the_store_that_it_was_started_for(tmp_path: Path) -> None:
+    """Without an address, the settings are some of those of a server with an address; it would find another bucket."""
+    where = {"BACKFILL_ASSETS_STATE": str(tmp_path), "BACKFILL_ASSETS_WAREHOUSE": "s3://lake/tables"}
+    aws = Settings.from_env(where)
+    own = Settings.from_env({**where, "AWS_ENDPOINT_URL": "http://127.0.0.1:9000"})
+    folder = _folder(aws)
+    for started, used in ((own, aws), (aws, own), (own, own), (aws, aws)):
+        found = replace_configuration(
+            _registration(ProcessRef.of(os.getpid())), server_configuration(started, folder, 15002)
+        )
+        folder.write(found)
+        assert ("was started for other places" in SparkServer(used).obstacle()) is (started is not used)
+    elsewhere = Settings.from_env({"BACKFILL_ASSETS_STATE": str(tmp_path)})
+    assert SparkServer(elsewhere).obstacle() == ""  # folders are in reach of any server
+
+
+def replace_configuration(found: Registration, configuration: Mapping[str, str]) -> Registration:
+    return found.model_copy(update={"configuration": dict(configuration)})
 
 
 def test_another_server_may_work_beside_the_embedded_one(settings: Settings, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ class Application:
         Raises:
             LayoutError: the tables belong to another ledger.
         """
-        require_owner(self.layout, self.ledger.id, self.ledger.name)
+        require_owner(self.layout, self.ledger)
         return Warehouse(self.catalog, self.layout, self.tables, self.ledger, self.clock, self.ids, self.identity)
 
     @cached_property
@@ -248,12 +248,18 @@ class Application:
     @cached_property
     def metrics(self) -> MetricsNow:
         """Collects the metrics of datasets and campaigns."""
-        return MetricsNow(self.warehouse)
+        return MetricsNow(self.warehouse, self.settings.roles or None)
 
     @cached_property
     def reviews(self) -> Reviews:
         """Shows everything that speaks for and against a unit."""
-        return Reviews(self.warehouse, self.publisher, self.settings.cost_per_hour, self.guard.obstacles)
+        return Reviews(
+            self.warehouse,
+            self.publisher,
+            self.settings.cost_per_hour,
+            self.guard.obstacles,
+            self.settings.roles or None,
+        )
 
     @cached_property
     def watch_release(self) -> WatchRelease:
@@ -326,7 +332,7 @@ class Application:
             StorageError: its place does not keep two writers apart, or cannot be reached, also by a worker of a remote server.
         """
         # Before the first write into it.
-        take_warehouse(self.layout, self.ledger.id, self.ledger.name, lambda: bool(self.ledger.heads()))
+        take_warehouse(self.layout, self.ledger)
         # Imported here: Spark's client takes longer to import than most commands take to run, and few need it.
         from backfill_assets.spark.session import open_session  # noqa: PLC0415
         from backfill_assets.spark.workers import require_workers_see  # noqa: PLC0415

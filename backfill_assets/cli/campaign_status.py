@@ -138,7 +138,9 @@ def say_standing(application: Application, standing: CampaignStanding, *, detail
         say(f"the gate is closed: {standing.decision.reason}")
     for certificate in standing.certificates.values():
         say(f"certificate {certificate}")
-    for moved in filter(None, (standing.drift.partition(";")[0], standing.uncompared, standing.uncertified)):
+    # What has moved is a refusal, too.
+    refused = () if standing.drift else standing.obstacles.refusals
+    for moved in filter(None, (standing.drift.partition(";")[0], standing.uncompared, standing.uncertified, *refused)):
         say(f"attention: {moved}")
     for entry in standing.journal[-5:]:
         say(f"  {entry}")
@@ -173,6 +175,7 @@ def standing_as_json(application: Application, standing: CampaignStanding) -> No
             "certificates": standing.certificates,
             "uncertified": standing.uncertified,
             "drift": standing.drift,
+            "refusals": standing.obstacles.refusals,
             "uncompared": standing.uncompared,
             "gate": "open" if isinstance(standing.decision, Admitted) else standing.decision.reason,
             "journal": standing.journal,
@@ -295,6 +298,8 @@ def next_step(standing: CampaignStanding, datasets: Mapping[str, Dataset]) -> st
     campaign = standing.campaign
     if standing.drift and standing.state in _REFUSED_BY_DRIFT:
         return _REFUSED_BY_DRIFT[standing.state].format(name=campaign.id, file=shown_path(Path(campaign.file)))
+    if standing.obstacles.refusals and standing.state is not CampaignState.stopped:
+        return standing.obstacles.remedy or f"correct what it is refused for: {standing.obstacles.refusals[0]}"
     if standing.uncertified and any(not one.passed for one in standing.certificates.values()):
         return f"fix the model, then: backfill resume {campaign.id}"
     if standing.uncertified:

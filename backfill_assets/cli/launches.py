@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from backfill_assets.cli.output import Webserver, campaign_of, finish, opened_da
 from backfill_assets.cli.stale import Because, causes_of, say_left_out, warn_of_problems
 from backfill_assets.cli.watch import complete_line, ended, follow, outcome, releases_itself
 from backfill_assets.control.conductor import BackfillRequest
-from backfill_assets.core.days import format_days, parse_days
+from backfill_assets.core.days import Days, format_days, parse_days
 from backfill_assets.core.errors import ArgumentError, ContractError, InvalidDayError, UnitError
 from backfill_assets.core.expected_change import LONGEST_TAG
 from backfill_assets.core.layers import Layer
@@ -31,7 +30,6 @@ from backfill_assets.evidence.stale import DATA
 if TYPE_CHECKING:
     from backfill_assets.orchestration.backfills import Launched
 
-Days = tuple[dt.date, ...]
 _TITLE: Final = 100
 """The longest title that Dagster accepts."""
 _REASON: Final = 500

@@ -9,8 +9,8 @@ from itertools import takewhile
 from typing import Final, Protocol
 
 from backfill_assets.control.conductor import BackfillRequest
-from backfill_assets.control.experience import AGAIN, Days, Experience, Group
-from backfill_assets.core.days import ONE_DAY, day_range, format_days
+from backfill_assets.control.experience import AGAIN, Experience, Group
+from backfill_assets.core.days import ONE_DAY, Days, day_range, format_days
 from backfill_assets.core.errors import ClaimedDaysError
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import (

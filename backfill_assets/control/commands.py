@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import assert_never
 
 from backfill_assets.campaign.load import drift_of, load_specification
-from backfill_assets.campaign.plan import Days, Plan, StepKind
+from backfill_assets.campaign.plan import Plan, StepKind
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.campaign.state import CHANGED, WORKING, Action, Campaign, JournalEntry, Phase, require_phase
 from backfill_assets.control.conductor import Conductor, SendNotice
 from backfill_assets.control.planner import refuse_claimed
+from backfill_assets.core.days import Days
 from backfill_assets.core.errors import CampaignError, SpecificationError
 from backfill_assets.core.unit import LOCK_WAIT, OPENED_BY, Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.dataset.yaml import shown_path

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Final
 
 from backfill_assets.core.canonical import digest
-from backfill_assets.core.days import days_argument
+from backfill_assets.core.days import Days, days_argument
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseMode, Unit, UnitState
 from backfill_assets.evidence.gaps import Gap
@@ -26,7 +26,6 @@ _BEHIND: Final = MOVED | {Blocker.code_moved}
 _PACE_OF: Final = 5
 """How many units the estimate is made from."""
 
-Days = tuple[dt.date, ...]
 Group = tuple[str, ...]
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from backfill_assets.campaign.plan import Days, Estimate, PlannedDataset, counted
+from backfill_assets.campaign.plan import Estimate, PlannedDataset, counted
 from backfill_assets.campaign.specification import Specification
-from backfill_assets.core.days import day_range, days_argument
+from backfill_assets.core.days import Days, day_range, days_argument
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import format_duration
 from backfill_assets.core.unit import Hold

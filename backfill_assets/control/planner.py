@@ -11,7 +11,6 @@ from backfill_assets.campaign.load import LoadedSpecification, load_specificatio
 from backfill_assets.campaign.plan import (
     SHOWN_DIGITS,
     Cut,
-    Days,
     Estimate,
     Plan,
     PlannedDataset,
@@ -27,7 +26,7 @@ from backfill_assets.campaign.specification import FirstLayer, Specification
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs
 from backfill_assets.control.figures import NOTHING, FigureReader, Figures, PlanBasis, warnings_of
 from backfill_assets.core.canonical import digest, to_json
-from backfill_assets.core.days import format_days
+from backfill_assets.core.days import Days, format_days
 from backfill_assets.core.errors import ClaimedDaysError, SpecificationError
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.layers import Layer

@@ -68,11 +68,11 @@ class CampaignGuard(OnWarehouse):
 
     def obstacles(self, campaign: Campaign, survey: Survey) -> Obstacles:
         """What prevents a release, except a missing certificate or approval: reviews check these themselves."""
-        found, closed_now = (
-            (*self._as_planned(campaign, survey.unit), *self._undoable(campaign, survey)),
-            self._window(campaign),
-        )
-        return Obstacles(tuple(str(one) for one in found if one is not None), str(closed_now or ""))
+        planned, lasting = self._as_planned(campaign, survey.unit), self._undoable(campaign, survey)
+        found = tuple(str(one) for one in (*planned, *lasting) if one is not None)
+        # A resume plans again by the current code and specification; it changes nothing about the rollback.
+        remedy = f"backfill resume {campaign.id}" if any(planned) and survey.unit.state is UnitState.open else ""
+        return Obstacles(found, str(self._window(campaign) or ""), remedy)
 
     def window_open(self, campaign: Campaign) -> bool:
         """Whether the campaign may be published at this time of day."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from backfill_assets.campaign.approval import Roles
@@ -15,7 +15,7 @@ from backfill_assets.control.conductor import STEPS, Gatekeeper, since_launch
 from backfill_assets.core.certificate import Certificate
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Attempt, Unit, UnitState
-from backfill_assets.evidence.readiness import DayBlocker
+from backfill_assets.evidence.readiness import NO_OBSTACLES, DayBlocker, Obstacles, Survey
 from backfill_assets.release.publish import Publisher
 from backfill_assets.warehouse import OnWarehouse
 
@@ -26,8 +26,8 @@ class CampaignStanding:
 
     `evidence` is the hash that waits for an approval, empty if there is none. `drift` says what code or specification has
     changed since the plan, `uncompared` that the specification's file is not there to compare; both only while the campaign
-    can still be planned again. `certificates` are those of the current evidence by dataset, `uncertified` says which required
-    ones are missing; both until it is published.
+    can still be planned again. `obstacles` keep it from being released although all evidence is good. `certificates` are those
+    of the current evidence by dataset, `uncertified` says which required ones are missing; both until it is published.
     """
 
     campaign: Campaign
@@ -41,6 +41,7 @@ class CampaignStanding:
     decision: Decision
     journal: tuple[JournalEntry, ...]
     drift: str
+    obstacles: Obstacles
     uncompared: str
     certificates: Mapping[str, Certificate]
     uncertified: str
@@ -80,10 +81,15 @@ _RANK = {"stale": 1, "failed": 2, "missing": 3}
 
 @dataclass(frozen=True)
 class Standings(OnWarehouse):
-    """Reads the standing of campaigns. `roles` say whose approvals count, if this process knows any."""
+    """Reads the standing of campaigns.
+
+    `roles` say whose approvals count, if this process knows any; `obstacles` returns what keeps a campaign with passing,
+    current evidence from being released.
+    """
 
     publisher: Publisher
     gatekeeper: Gatekeeper
+    obstacles: Callable[[Campaign, Survey], Obstacles]
     roles: Roles | None = None
 
     def of(self, campaign_id: str) -> CampaignStanding:
@@ -96,7 +102,8 @@ class Standings(OnWarehouse):
         unit = self.ledger.unit(campaign.unit) if campaign.unit else None
         # A rolled-back unit can be published again, after a new approval.
         waits = unit is not None and unit.state in {UnitState.open, UnitState.rolled_back}
-        blockers = self.publisher.blockers(campaign.unit) if waits else ()
+        survey = self.publisher.survey(campaign.unit) if waits else None
+        blockers = survey.blockers if survey is not None else ()
         evidence = self.ledger.evidence(campaign.unit) if waits else {}
         complete = waits and not blockers
         waiting = approved(self.ledger, unit, evidence, self.roles) if unit is not None and complete else None
@@ -119,6 +126,7 @@ class Standings(OnWarehouse):
             decision=admit(campaign, traffic),
             journal=journal,
             drift=traffic.drift if at_hand else "",
+            obstacles=self.obstacles(campaign, survey) if survey is not None and complete else NO_OBSTACLES,
             uncompared=uncompared(campaign) if at_hand else "",
             certificates=certificates,
             uncertified=uncertified(campaign, unit, certificates) if unit is not None and complete else "",

@@ -80,7 +80,7 @@ class WorkExam:
             yield Finding.warning(what, remedy)
         elif unit.opened_at <= self.old:
             what = f"unit {unit.id} of {unit.by} has been open since {unit.opened_at:%Y-%m-%d} and claims its days"
-            remedy = f"publish it (backfill publish {unit.id}) or give it up (backfill discard {unit.id})"
+            remedy = f"go on with it as backfill status {unit.id} says, or give it up (backfill discard {unit.id})"
             yield Finding.info(what, remedy)
 
     def _campaign(self, campaign: Campaign) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from backfill_assets.core.days import format_days, grouped_by_text
 from backfill_assets.core.evidence import Basis, DatasetDay, DayEvidence, unit_hash
@@ -27,7 +28,7 @@ class Blocker(StrEnum):
     inputs_moved = "is stale: its deliveries, references or golden sources changed since it was checked"
     upstream_moved = "is stale: its upstream changed since it was checked"
     code_moved = "is stale: the dataset's code changed since it was checked"
-    contract_moved = "is stale: it was checked under another contract"
+    contract_moved = "is stale: it was checked against another expected change"
     published_moved = "is stale: the published day was rewritten since it was checked"
     altered = "has evidence that was altered in the ledger after it was recorded"
     shadow_moved = "is stale: its shadow files, or the log of its shadow, are gone or altered"
@@ -120,10 +121,18 @@ class Sanction:
 
 @dataclass(frozen=True)
 class Obstacles:
-    """What keeps a campaign with passing evidence from being released: `refusals`, and `later`, why not right now."""
+    """What keeps a campaign with passing evidence from being released: `refusals`, and `later`, why not right now.
+
+    `remedy` is the command that ends the refusals, if one does.
+    """
 
     refusals: tuple[str, ...] = ()
     later: str = ""
+    remedy: str = ""
+
+
+NO_OBSTACLES: Final = Obstacles()
+"""Nothing keeps it from being released."""
 
 
 @dataclass(frozen=True)
@@ -264,10 +273,11 @@ def relaunch_hint(unit: Unit, days: Collection[dt.date], datasets: Mapping[str, 
 def next_command(survey: Survey) -> str:
     """The command that goes on with an open unit."""
     unit = survey.unit
-    if survey.blockers:
-        return f"backfill resume {unit.handle}"
     if unit.campaign:
+        # Its state decides: a campaign whose backfill is still running cannot be resumed.
         return f"backfill status {unit.campaign}"
+    if survey.blockers:
+        return f"backfill resume {unit.id}"
     return f"backfill publish {unit.id} --evidence {survey.hash}"
 
 
@@ -280,25 +290,27 @@ class Command:
 
 
 def commands_for(
-    unit: Unit, hashes: tuple[str, str], undoable: Sequence[str], *, refused: bool = False
-) -> tuple[Command, ...]:
+    unit: Unit, ready: str, pending: str, undoable: Sequence[str], obstacles: Obstacles = NO_OBSTACLES, *, works: bool = False
+) -> tuple[Command, ...]:  # fmt: skip
     """The possible next steps for a unit.
 
-    `hashes` are two: of all evidence if the unit can be released, and of the evidence that waits for an approval; each
-    is empty otherwise. `undoable` are the releases that can be rolled back. `refused` says that a release would be
-    refused in spite of that.
+    `ready` is the hash of all evidence if the unit can be released, `pending` that of the evidence that waits for an approval;
+    each is empty otherwise. `undoable` are the releases that can be rolled back. `obstacles` keep it from being released in spite
+    of that. `works` says that the unit's campaign is building its days.
     """
-    ready, pending = hashes
     undo = [Command("roll back", f"backfill rollback {release} --reason '…'") for release in undoable]
     discard = Command("discard it", f"backfill discard {unit.handle}")
     # Only an open unit can be resumed or discarded; a rolled-back unit with stale evidence is launched as a new one.
     if unit.state in {UnitState.discarded, UnitState.published} or (unit.state is UnitState.rolled_back and not ready):
         return tuple(undo)
-    if refused:
-        return (*undo, discard) if unit.state is UnitState.open else tuple(undo)
+    if obstacles.refusals:
+        if unit.state is not UnitState.open:
+            return tuple(undo)
+        return Command("go on with it", obstacles.remedy or f"backfill status {unit.handle}"), *undo, discard
+    if works and not ready:
+        return Command("see how far it is", f"backfill status {unit.handle}"), discard
     if not ready:
-        resume = Command("build only what is missing, failed or stale", f"backfill resume {unit.handle}")
-        return resume, discard
+        return Command("build only what is missing, failed or stale", f"backfill resume {unit.handle}"), discard
     found = [Command("approve", f"backfill approve {unit.campaign} --evidence {pending}")] if pending else []
     evidence = "" if unit.campaign else f" --evidence {ready}"
     found.append(Command("publish", f"backfill publish {unit.handle}{evidence}"))

@@ -37,5 +37,11 @@ def services_of(application: Application, instance: dg.DagsterInstance, webserve
     notify = application.notifier.notify
     conductor = Conductor(application.warehouse, application.publisher, gatekeeper, backfills, notify)
     control = Control(application.warehouse, conductor, application.planner.plan, notify)
-    standings = Standings(application.warehouse, application.publisher, gatekeeper, application.settings.roles or None)
+    standings = Standings(
+        application.warehouse,
+        application.publisher,
+        gatekeeper,
+        application.guard.obstacles,
+        application.settings.roles or None,
+    )
     return Services(control, conductor, catching_up, gatekeeper, standings)

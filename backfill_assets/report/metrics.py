@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from backfill_assets.campaign.approval import Roles
 from backfill_assets.campaign.state import WORKING, Action, Campaign, CampaignState, JournalEntry, state_of
 from backfill_assets.control.approve import approved
 from backfill_assets.control.conductor import STEPS
@@ -302,8 +303,11 @@ def _hours(span: dt.timedelta) -> float:
 class MetricsNow(OnWarehouse):
     """Takes the metrics; only reads, and no data files.
 
-    Does not check whether a campaign's days have become stale since they passed: `backfill status` does.
+    Does not check whether a campaign's days have become stale since they passed: `backfill status` does. `roles` say whose
+    approvals count, if this process knows any.
     """
+
+    roles: Roles | None = None
 
     def all(self) -> Metrics:
         """The metrics of every dataset and every campaign."""
@@ -346,7 +350,9 @@ class MetricsNow(OnWarehouse):
         complete = done == len(days) and not stale
         # Only here is the complete evidence read: an approval is bound to its hash.
         seen = complete and unit is not None and unit.state is UnitState.open
-        waiting = approved(self.ledger, unit, self.ledger.evidence(unit.id)).unapproved if seen and unit else ()
+        waiting = (
+            approved(self.ledger, unit, self.ledger.evidence(unit.id), self.roles).unapproved if seen and unit else ()
+        )
         state = state_of(campaign, unit, complete=complete, approved=not waiting, stale=stale)
         return campaign_metrics(campaign, state, done, own, journal)
 

@@ -10,8 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 
+from backfill_assets.campaign.approval import Roles
 from backfill_assets.campaign.plan import Price
-from backfill_assets.campaign.state import Campaign, JournalEntry
+from backfill_assets.campaign.state import WORKING, Campaign, JournalEntry
 from backfill_assets.campaign.validation import Certification
 from backfill_assets.control.approve import approved, certificates_of, current_evidence, needs_approval
 from backfill_assets.core.canonical import plain
@@ -22,7 +23,7 @@ from backfill_assets.core.measured import Seam
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import Attempt, ReleaseRecord, Unit, UnitState
 from backfill_assets.dataset.checks import checks_of
-from backfill_assets.evidence.readiness import Command, Obstacles, Survey, commands_for
+from backfill_assets.evidence.readiness import NO_OBSTACLES, Command, Obstacles, Survey, commands_for
 from backfill_assets.release.publish import Publisher
 from backfill_assets.report.causes import Attribution, Reach, attribute, made_reach, planned_reach
 from backfill_assets.report.concerns import (
@@ -113,12 +114,13 @@ class Reviews(OnWarehouse):
     """Creates reviews; only reads.
 
     `price` is what an hour of batch time costs, if known; `obstacles` returns what keeps a campaign with passing,
-    current evidence from being released.
+    current evidence from being released. `roles` say whose approvals count, if this process knows any.
     """
 
     publisher: Publisher
     price: Price | None = None
-    obstacles: Callable[[Campaign, Survey], Obstacles] = lambda _campaign, _survey: Obstacles()
+    obstacles: Callable[[Campaign, Survey], Obstacles] = lambda _campaign, _survey: NO_OBSTACLES
+    roles: Roles | None = None
 
     def of(self, target: str) -> Review:
         """The review of a campaign, a unit, or the unit of a release, as it stands now.
@@ -195,7 +197,12 @@ class _Reviewing:
             reaches=self.reaches,
             releases=made,
             commands=commands_for(
-                unit, (self._releasable, self.pending), self._undoable, refused=bool(self.obstacles.refusals)
+                unit,
+                self._releasable,
+                self.pending,
+                self._undoable,
+                self.obstacles,
+                works=campaign is not None and campaign.phase in WORKING,
             ),
         )
 
@@ -214,7 +221,7 @@ class _Reviewing:
         """What else keeps a campaign with passing, current evidence from being released."""
         campaign, survey = self.campaign, self.survey
         if campaign is None or survey is None or survey.blockers:
-            return Obstacles()
+            return NO_OBSTACLES
         return self.reviews.obstacles(campaign, survey)
 
     @cached_property
@@ -291,7 +298,7 @@ class _Reviewing:
         if not self._releasable or not self.unit.campaign:
             return ""
         needed = needs_approval(self.campaign, self.unit.targets, self.reviews.definitions)
-        return approved(self.reviews.ledger, self.unit, self.evidence).pending if needed else ""
+        return approved(self.reviews.ledger, self.unit, self.evidence, self.reviews.roles).pending if needed else ""
 
     @cached_property
     def campaign(self) -> Campaign | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from backfill_assets.campaign.gate import Admitted
-from backfill_assets.campaign.plan import Days, Estimate, Plan, PlannedDataset, steps
+from backfill_assets.campaign.plan import Estimate, Plan, PlannedDataset, steps
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.campaign.state import Action, Campaign, JournalEntry, Knobs, Phase
 from backfill_assets.control.approve import Approved, Approving, approved, current_evidence
@@ -20,6 +20,7 @@ from backfill_assets.control.conductor import Batch, Conductor, Gatekeeper
 from backfill_assets.control.publication import CampaignGuard, CampaignRelease
 from backfill_assets.control.sign_off import SignOff
 from backfill_assets.control.standing import Standings
+from backfill_assets.core.days import Days
 from backfill_assets.core.evidence import Basis, DayEvidence, Severity, Verdict
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, DayMeasurement, Side, SourceState
@@ -194,7 +195,7 @@ class World:
 
     @property
     def standings(self) -> Standings:
-        return Standings(self.warehouse(), self.campaign_publisher(), self.gatekeeper)
+        return Standings(self.warehouse(), self.campaign_publisher(), self.gatekeeper, self.guard().obstacles)
 
     # Units, and campaigns in any phase.
 

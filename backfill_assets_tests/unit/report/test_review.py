@@ -11,12 +11,15 @@ import pytest
 from deltalake import write_deltalake
 
 from backfill_assets.campaign.plan import Price
+from backfill_assets.campaign.state import Action, Phase
+from backfill_assets.cli.campaign_status import next_step
 from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import CampaignError, UnitError
 from backfill_assets.core.evidence import unit_hash
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.checks import Level
 from backfill_assets.dataset.loaded import Catalog
+from backfill_assets.evidence.readiness import next_command
 from backfill_assets.report.causes import made_reach
 from backfill_assets.report.facts import all_seams, of_reaches, place_of, subject_of
 from backfill_assets.report.judgement import Outcome
@@ -260,7 +263,36 @@ def test_a_campaign_that_the_guard_refuses_is_not_ready_and_its_publication_is_n
     review = guarded(campaigns).of(NAME)
     assert review.judgement.outcome is Outcome.not_ready
     assert "rollback.keep_for is 4000d, but sales keeps releases for" in review.judgement.sentence
-    assert [c.text for c in review.commands] == [f"backfill discard {NAME}"]
+    assert [c.text for c in review.commands] == [f"backfill status {NAME}", f"backfill discard {NAME}"]
+
+
+@pytest.mark.parametrize("what", ["stopped", "no way back", "at work", "to release", "to approve"])
+def test_report_and_status_name_the_same_command(campaigns: World, what: str) -> None:
+    rollback = {"rollback": {"keep_for": "4000d"}} if what == "no way back" else {}
+    if what == "at work":
+        campaigns.launched()
+    elif what == "to approve":
+        campaigns.validated()
+    else:
+        campaign, _ = campaigns.approved(**rollback)
+        if what == "stopped":
+            campaigns.turned(campaign, Phase.stopped, Action.stopped)
+    review, standing = guarded(campaigns).of(NAME), campaigns.standings.of(NAME)
+    offered, following = [c.text.partition(" --")[0] for c in review.commands], next_step(standing, campaigns.datasets)
+    assert offered[0] == f"backfill {_VERBS[what]} {NAME}"
+    if what in {"no way back", "at work"}:
+        # The status says it in words, and neither of them offers what would be refused.
+        assert "4000d" in following if what == "no way back" else following.startswith("wait")
+        assert not {f"backfill {verb} {NAME}" for verb in ("publish", "resume")} & set(offered)
+    else:
+        assert offered[0] in following
+    listed = next_command(campaigns.campaign_publisher().survey(campaigns.ledger.campaign(NAME).unit))
+    assert listed == f"backfill status {NAME}"
+
+
+_VERBS = {
+    "stopped": "resume", "no way back": "status", "at work": "status", "to release": "publish", "to approve": "approve"
+}  # fmt: skip
 
 
 def test_a_closed_window_does_not_make_a_campaign_unready_but_is_reported(campaigns: World) -> None:

@@ -17,12 +17,10 @@ from pydantic import BeforeValidator, PlainSerializer
 
 from backfill_assets.campaign.specification import Notice, Specification
 from backfill_assets.core.canonical import digest, plain
-from backfill_assets.core.days import day_range, format_days, runs_of_days, slices
+from backfill_assets.core.days import Days, day_range, format_days, runs_of_days, slices
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import format_duration, number_of
 from backfill_assets.core.unit import Attempt, AttemptState
-
-Days = tuple[dt.date, ...]
 
 
 def _ranges(days: Iterable[dt.date]) -> list[tuple[dt.date, dt.date]]:

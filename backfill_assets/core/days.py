@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from backfill_assets.core.errors import InvalidDayError
 from backfill_assets.core.text import number_of
 
+Days = tuple[dt.date, ...]
 ONE_DAY = dt.timedelta(days=1)
 EARLIEST = dt.date(1900, 1, 1)
 LATEST = dt.date(2199, 12, 31)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from backfill_assets.core.days import ONE_DAY, day_range
+from backfill_assets.core.days import ONE_DAY, Days, day_range
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.sources import OnMissing
@@ -16,7 +16,6 @@ from backfill_assets.evidence.known_deliveries import KnownDeliveries, new_files
 from backfill_assets.storage.sources import delivered_sizes
 from backfill_assets.warehouse import OnWarehouse
 
-Days = tuple[dt.date, ...]
 _PATIENCE: Final = dt.timedelta(minutes=10)
 """How long after `live.at` a day is left to the daily schedule."""
 

@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from deltalake.exceptions import DeltaError
-
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import ONE_DAY, day_range
 from backfill_assets.core.delivery import Delivery, Place
@@ -20,7 +18,7 @@ from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force, place_of
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.opening import is_table
+from backfill_assets.delta.opening import DeltaError, is_table
 from backfill_assets.delta.reading import held_by_day
 from backfill_assets.evidence.versions import fingerprints_of_days
 from backfill_assets.storage.layout import Layout

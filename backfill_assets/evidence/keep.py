@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from backfill_assets.core.content import Content, KeptDay
-from backfill_assets.core.days import format_days, grouped_by_text
+from backfill_assets.core.days import Days, format_days, grouped_by_text
 from backfill_assets.core.errors import ArgumentError
 from backfill_assets.core.text import in_words
 from backfill_assets.dataset.parts import CodePart, code_parts
@@ -16,7 +16,6 @@ from backfill_assets.evidence.inputs import GOLDEN
 from backfill_assets.evidence.stale import StaleCause, StaleDays, Staleness
 from backfill_assets.warehouse import OnWarehouse
 
-Days = tuple[dt.date, ...]
 OF_CODE = frozenset(StaleCause(part.value) for part in CodePart)
 """The causes that a word can end. All others come with data: only a new build says what it does to a day."""
 

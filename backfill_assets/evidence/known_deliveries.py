@@ -7,8 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from deltalake.exceptions import DeltaError
-
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.content import UNKNOWN_ORIGIN, Content
 from backfill_assets.core.days import parse_day
@@ -18,7 +16,7 @@ from backfill_assets.core.text import in_one_line, shortened
 from backfill_assets.dataset.deliveries import heads
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.table_source import TableSource
-from backfill_assets.delta.opening import error_text, is_table, opened
+from backfill_assets.delta.opening import DeltaError, error_text, is_table, opened
 from backfill_assets.delta.reading import HeldDay, held_days
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location

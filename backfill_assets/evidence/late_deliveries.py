@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from backfill_assets.core.canonical import digest
-from backfill_assets.core.days import ONE_DAY, day_range
+from backfill_assets.core.days import ONE_DAY, Days, day_range
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import LayoutError, SourceError, StorageError
 from backfill_assets.core.release import DataFile, layout_digest
@@ -24,7 +24,6 @@ from backfill_assets.evidence.known_deliveries import KnownDeliveries, SourceFin
 from backfill_assets.storage.sources import SourceFile
 from backfill_assets.warehouse import OnWarehouse
 
-Days = tuple[dt.date, ...]
 _Active = Mapping[dt.date, Sequence[DataFile]]
 _NewFiles = Mapping[dt.date, Sequence[SourceFile]]
 _Prints = Mapping[dt.date, Mapping[str, str]]

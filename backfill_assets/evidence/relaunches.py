@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from backfill_assets.core.days import ONE_DAY, format_days
+from backfill_assets.core.days import ONE_DAY, Days, format_days
 from backfill_assets.core.errors import EvidenceError, UnitError
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Unit
@@ -16,8 +16,6 @@ from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays, published_am
 from backfill_assets.evidence.stale import StaleDays
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.warehouse import OnWarehouse
-
-Days = tuple[dt.date, ...]
 
 
 @dataclass(frozen=True)

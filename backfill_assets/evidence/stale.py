@@ -9,19 +9,17 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
-from deltalake.exceptions import DeltaError
-
 from backfill_assets.core.content import UNKNOWN_ORIGIN, Content, KeptDay
-from backfill_assets.core.days import day_range
+from backfill_assets.core.days import Days, day_range
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.release import layout_digest
 from backfill_assets.dataset.parts import CodePart, code_parts
+from backfill_assets.delta.opening import DeltaError
 from backfill_assets.evidence.basis import Contents, CurrentBasis, published_among
 from backfill_assets.evidence.inputs import GOLDEN
 from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.warehouse import OnWarehouse
 
-Days = tuple[dt.date, ...]
 _EMPTY: Final = layout_digest(())
 
 

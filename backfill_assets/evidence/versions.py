@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line
-from backfill_assets.dataset.sources import CsvOptions, NamedBy, Reference
+from backfill_assets.dataset.sources import CsvOptions, Format, NamedBy, Reference
 from backfill_assets.storage.location import Location
 from backfill_assets.storage.text_files import BLANK, columns_of, headline, lines_in, readable, require_names
 
@@ -98,15 +98,15 @@ def _sums(read: _Read) -> tuple[tuple[dt.date, int], ...]:
 
 
 def _versions(read: _Read) -> Iterator[_Version]:
-    match read.reference.named_by:
-        case NamedBy.header | NamedBy.place:
+    match read.reference.format:
+        case Format.csv:
             yield from _of_csv(read)
-        case NamedBy.record:
+        case Format.jsonl:
             yield from (_of_record(line, read.reference) for line in _lines_of(read))
-        case NamedBy.schema:
+        case Format.parquet:
             yield from _of_parquet(read)
         case _:
-            assert_never(read.reference.named_by)
+            assert_never(read.reference.format)
 
 
 def _lines_of(read: _Read) -> Iterator[bytes]:

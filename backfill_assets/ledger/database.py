@@ -29,12 +29,14 @@ from sqlalchemy import (
     true,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from backfill_assets.core.errors import LedgerError
 from backfill_assets.system import Clock
+
+__all__ = ["IntegrityError"]  # Dagster's storage raises it as well
 
 BUSY_SECONDS: Final = 60
 """How many seconds a write waits for another one before it fails; no write takes more than a second or two."""

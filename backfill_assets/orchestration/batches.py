@@ -21,7 +21,7 @@ from backfill_assets.campaign.gate import PAUSES, TRIED, Admitted, Closed, Decis
 from backfill_assets.campaign.state import CAMPAIGN_TAG, WORKING, Action, JournalEntry
 from backfill_assets.control.conductor import REFUSED, Batch
 from backfill_assets.core.canonical import plain
-from backfill_assets.core.days import format_days, grouped_by_text
+from backfill_assets.core.days import Days, format_days, grouped_by_text
 from backfill_assets.core.errors import PASSING, BackfillError, CampaignError, EngineError, UnitError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.layers import Layer
@@ -65,7 +65,6 @@ def kept_lease(ledger: Ledger, attempt: Attempt, lease: dt.timedelta) -> Iterato
 _LOOK_SECONDS: Final = 2.0
 _MOST_LINES: Final = 20
 _OTHER_LOOK_SECONDS: Final = 1.0
-Days = tuple[dt.date, ...]
 
 
 def in_batches(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from math import isfinite
 
 import dagster as dg
-from sqlalchemy.exc import IntegrityError
 
 from backfill_assets.application import Application, errors_as_warnings, report_unit
 from backfill_assets.core.days import ONE_DAY
@@ -22,6 +21,7 @@ from backfill_assets.dataset.checks import CHANGE
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.basis import published_among
 from backfill_assets.evidence.stale import StaleCause
+from backfill_assets.ledger.database import IntegrityError
 from backfill_assets.orchestration.names import (
     asset_key,
     days_of,

@@ -10,7 +10,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from backfill_assets.core.days import format_days
+from backfill_assets.core.days import Days, format_days
 from backfill_assets.core.errors import EvidenceError, SourceError, UnitError
 from backfill_assets.core.evidence import Basis, DayEvidence
 from backfill_assets.core.expected_change import Contract
@@ -38,7 +38,6 @@ from backfill_assets.pipeline.stage import aggregates_deliveries, held_in_stagin
 from backfill_assets.pipeline.tables import writing
 from backfill_assets.storage.sources import gone_from_sources
 
-Days = tuple[dt.date, ...]
 _TRIES: Final = 3
 
 

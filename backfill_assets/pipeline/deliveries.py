@@ -10,7 +10,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from backfill_assets.core.days import ONE_DAY, day_range, format_days
+from backfill_assets.core.days import ONE_DAY, Days, day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, Place
 from backfill_assets.core.errors import ArgumentError, SourceError
 from backfill_assets.core.layers import Layer
@@ -21,8 +21,6 @@ from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.tables import writing
 from backfill_assets.storage.sources import SourceFile, discover
-
-Days = tuple[dt.date, ...]
 
 _READ_AGAIN: Final = sys.maxsize
 """More rows than a file in raw can have, so `land` reads it again."""

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from backfill_assets.core.days import ONE_DAY, day_range
+from backfill_assets.core.days import ONE_DAY, Days, day_range
 from backfill_assets.core.errors import DatasetError
 from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.measured import NOTHING, ROW_COUNT, Figures, NullRise, Seam, Side, UpstreamState
@@ -238,7 +238,6 @@ def rows_on(day: dt.date, rows: Mapping[str, Mapping[dt.date, int]]) -> Mapping[
 _SPAN: Final = 28
 """How many days on either side show which steps are usual: four weeks."""
 
-Days = tuple[dt.date, ...]
 Evidence = Mapping[dt.date, DayEvidence]
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -21,7 +20,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.dataset.sources import NamedBy, Source, Undeclared
-from backfill_assets.delta.opening import is_table, table_at
+from backfill_assets.delta.opening import DeltaTable, is_table, table_at
 from backfill_assets.delta.reading import files_of_days, rows_by_day
 from backfill_assets.evidence.inputs import lost_days, surplus_days
 from backfill_assets.pipeline.formats import FORM, INGESTED, cells_of, headers_of, raw_schema

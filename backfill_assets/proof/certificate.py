@@ -18,7 +18,7 @@ from backfill_assets.core.certificate import (
     differing_columns,
     origin_of,
 )
-from backfill_assets.core.days import format_days
+from backfill_assets.core.days import Days, format_days
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ProofError
 from backfill_assets.core.measured import Value
@@ -27,7 +27,7 @@ from backfill_assets.core.unit import StagedDay
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import PUBLISHED, BasisNow, effective
 from backfill_assets.evidence.inputs import reference_stamps
-from backfill_assets.proof.subjects import Days, RecomputedDays, Sampled, Subjects
+from backfill_assets.proof.subjects import RecomputedDays, Sampled, Subjects
 from backfill_assets.warehouse import OnWarehouse
 
 

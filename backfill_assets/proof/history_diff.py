@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Final
 
 from backfill_assets.core.certificate import Recomputation
-from backfill_assets.core.days import format_days
+from backfill_assets.core.days import Days, format_days
 from backfill_assets.core.errors import EvidenceError, ModelError, ProofError, SourceError
 from backfill_assets.core.measured import RowChange, SchemaChange
 from backfill_assets.core.release import SHADOW
@@ -21,7 +21,7 @@ from backfill_assets.evidence.basis import effective
 from backfill_assets.pipeline.judge_rows import schema_change
 from backfill_assets.proof.certificate import remove_scratch
 from backfill_assets.proof.recompute import DayDifference, SparkRecomputations
-from backfill_assets.proof.subjects import Days, RecomputedDays, Subjects
+from backfill_assets.proof.subjects import RecomputedDays, Subjects
 from backfill_assets.warehouse import OnWarehouse, Warehouse
 
 TOP_ROWS: Final = 10

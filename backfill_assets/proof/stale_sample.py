@@ -10,12 +10,13 @@ from typing import Final
 from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaign.plan import choose_canaries
 from backfill_assets.core.certificate import Prints, Recomputation, differing_columns
+from backfill_assets.core.days import Days
 from backfill_assets.core.errors import EvidenceError, ModelError, SourceError
 from backfill_assets.core.release import SHADOW
 from backfill_assets.evidence.basis import PUBLISHED
 from backfill_assets.evidence.stale import DATA, StaleCause, StaleDays
 from backfill_assets.proof.certificate import Recomputations, remove_scratch
-from backfill_assets.proof.subjects import Days, RecomputedDays, Subjects
+from backfill_assets.proof.subjects import RecomputedDays, Subjects
 from backfill_assets.warehouse import OnWarehouse
 
 _ROWS: Final = "rows"

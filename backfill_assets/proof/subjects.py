@@ -9,7 +9,7 @@ from typing import Final
 
 from backfill_assets.campaign.execution import Execution
 from backfill_assets.campaign.plan import choose_canaries
-from backfill_assets.core.days import format_days
+from backfill_assets.core.days import Days, format_days
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ProofError
 from backfill_assets.core.unit import Unit, UnitState
@@ -20,7 +20,6 @@ from backfill_assets.evidence.known_deliveries import KnownDeliveries
 from backfill_assets.evidence.relaunches import UpstreamPlaces
 from backfill_assets.warehouse import OnWarehouse
 
-Days = tuple[dt.date, ...]
 SAMPLED: Final = 3
 """The number of days that are recomputed by default."""
 

@@ -27,7 +27,7 @@ from backfill_assets.release.finish import (
 from backfill_assets.release.reconcile import Reconcile
 from backfill_assets.warehouse import OnWarehouse
 
-Days = frozenset[dt.date]
+SetOfDays = frozenset[dt.date]
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ class Proposal:
     missing: tuple[DataFile, ...]
     until: dt.datetime
 
-    def chosen(self, consent: Days) -> tuple[DaySwap, ...]:
+    def chosen(self, consent: SetOfDays) -> tuple[DaySwap, ...]:
         """The swaps that go back with consent to these rewritten days, in order."""
         agreed = (swap for swap in self.consentable if swap.day in consent)
         return tuple(sorted((*self.swaps, *agreed), key=lambda swap: swap.day))
 
-    def left(self, consent: Days) -> tuple[dt.date, ...]:
+    def left(self, consent: SetOfDays) -> tuple[dt.date, ...]:
         """The days of the release that a rollback would leave as they are, although they differ from before it."""
         here = {*self.rewritten, *(day for covered in self.covered for day in covered.days)}
         return tuple(sorted(here - days_of(self.chosen(consent))))
@@ -97,13 +97,13 @@ def later_releases(
     return tuple(Covered(m, tuple(found[m.release])) for m in manifests if m.release in found)
 
 
-def days_of(swaps: Sequence[DaySwap]) -> Days:
+def days_of(swaps: Sequence[DaySwap]) -> SetOfDays:
     """The days of some swaps."""
     return frozenset(swap.day for swap in swaps)
 
 
 def undoing(
-    manifest: Manifest, active: Mapping[dt.date, Sequence[DataFile]], days: Days | None = None
+    manifest: Manifest, active: Mapping[dt.date, Sequence[DataFile]], days: SetOfDays | None = None
 ) -> tuple[DaySwap, ...]:
     """The swaps that undo a release: a day goes back only if it still has the files that the release added.
 
@@ -137,7 +137,7 @@ class Rollback(OnWarehouse):
     checkpoint: Checkpoint = no_checkpoint
     after: After = no_after
 
-    def plan(self, release_id: str, days: Days | None = None) -> Proposal:
+    def plan(self, release_id: str, days: SetOfDays | None = None) -> Proposal:
         """What rolling back a release, or some of its days, would do now; changes nothing.
 
         Raises:
@@ -172,7 +172,7 @@ class Rollback(OnWarehouse):
         left = tuple(s.day for s in rewritten)
         return Proposal(record, version, swaps, left, consentable, covered, tuple(sorted(back)), missing, until)
 
-    def refusals(self, proposal: Proposal, consent: Days = frozenset()) -> tuple[BackfillError, ...]:
+    def refusals(self, proposal: Proposal, consent: SetOfDays = frozenset()) -> tuple[BackfillError, ...]:
         """Every reason why a proposal cannot be executed with consent to these rewritten days; changes nothing."""
         release, table = proposal.record.manifest.release, self.tables[proposal.record.manifest.dataset]
         found = [str(c) for c in proposal.covered if consent & set(c.days)]
@@ -200,7 +200,7 @@ class Rollback(OnWarehouse):
         return ()
 
     def execute(
-        self, release_id: str, reason: str, *, days: Days | None = None, consent_rewritten: Days = frozenset()
+        self, release_id: str, reason: str, *, days: SetOfDays | None = None, consent_rewritten: SetOfDays = frozenset()
     ) -> RolledBack:
         """Roll back a release, or some of its days, and put the days on hold so that live runs leave them alone.
 
@@ -229,7 +229,7 @@ class Rollback(OnWarehouse):
         self.after((done.release,))
         return done
 
-    def _execute(self, proposal: Proposal, reason: str, consent: Days) -> RolledBack:
+    def _execute(self, proposal: Proposal, reason: str, consent: SetOfDays) -> RolledBack:
         if refusals := self.refusals(proposal, consent):
             raise refusals[0]
         swaps = proposal.chosen(consent)
@@ -313,7 +313,7 @@ class Rollback(OnWarehouse):
         return f"to publish these days again, launch {manifest.dataset} {days}"
 
 
-def _require_own_days(manifest: Manifest, days: Days | None) -> None:
+def _require_own_days(manifest: Manifest, days: SetOfDays | None) -> None:
     strange = (days or frozenset()) - days_of(manifest.days)
     if strange:
         raise RollbackError(

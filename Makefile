@@ -135,9 +135,10 @@ lane-plain: $(STAMP) ## Only the tests that need no JVM
 lane-spark: $(STAMP) java ## Only the tests that need Spark: on one server, on whole installations with Dagster, in the browser
 	@$(PYTEST) $(addprefix backfill_assets_tests/,dagster ui spark)
 
-# Everything that a release does, and its death at each step, is tested once more where a table lies in a bucket.
+# Everything that a release does, and its death at each step, is tested once more where a table lies in a bucket. Power cuts and
+# disks that refuse are faults of folders; test_object_store.py has those of a store. Source tables are read alike in both cases.
 ON_A_STORE = release doctor control/test_campaign_crashes.py control/test_campaign_release.py control/test_going_round_a_campaign.py \
-  faults/test_clocks.py faults/test_hosts_and_postgres.py faults/test_in_between.py faults/test_others_at_the_table.py \
+  faults/test_any_interruption.py faults/test_clocks.py faults/test_hosts_and_postgres.py faults/test_in_between.py faults/test_others_at_the_table.py \
   faults/test_restored_ledgers.py faults/test_standing_still.py
 lane-store: export BACKFILL_ASSETS_TEST_COMMITS = $(STORE_COMMITS)
 lane-store: $(STAMP) store ## Only the tests of releases, with the tables in a bucket

@@ -205,7 +205,6 @@ NIGHTLY: Final[Mapping[str, tuple[str, ...]]] = {
     "dagster/test_launched_twice.py": (),
     "dagster/test_live_days.py": (),
     "dagster/test_live_first.py": (),
-    "dagster/test_postgres.py::test_a_native_backfill_is_published_and_rolled_back_with_everything_on_postgres": (),
     "dagster/test_postgres_deaths.py": (),
     "dagster/test_server_deaths.py": (),
     "dagster/test_on_a_store.py": (),

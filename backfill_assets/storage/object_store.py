@@ -15,6 +15,7 @@ from backfill_assets.core.errors import NoBucketError, StorageError
 
 _REGION: Final = "us-east-1"  # where S3-compatible stores without regions say they are
 _ADDRESSES: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT")
+_CONDITIONAL: Final = "AWS_CONDITIONAL_PUT"
 _REFUSED: Final = (PermissionDeniedError, UnauthenticatedError)
 _NO_ACCESS: Final = ("403 Forbidden", "AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 _SHOWN: Final = 200
@@ -44,8 +45,13 @@ def reached(name: str, environ: Mapping[str, str] = os.environ) -> Bucket:
     Keys are not read here: obstore, delta-rs and Spark read them from this process's environment, or ask the machine's role.
 
     Raises:
-        ValueError: two variables name different addresses; obstore, delta-rs and Spark would each take another one.
+        ValueError: two variables name different addresses; obstore, delta-rs and Spark would each take another one. Or a variable
+            switches conditional puts off, without which commits would be lost.
     """
+    if environ.get(_CONDITIONAL, "").lower() == "disabled":
+        raise ValueError(
+            f"{_CONDITIONAL}=disabled: a commit is a conditional put, and without it commits would be lost; unset it"
+        )
     addresses = {variable: environ[variable] for variable in _ADDRESSES if environ.get(variable)}
     if len(set(addresses.values())) > 1:
         raise ValueError(f"{' and '.join(addresses)} name different addresses of the store; set AWS_ENDPOINT_URL only")
@@ -76,7 +82,8 @@ def asking(place: object) -> Iterator[None]:
         said = str(error)
         if "NoSuchBucket" in said:
             raise NoBucketError(
-                f"{place}: there is no such bucket; create it, or correct its name and AWS_ENDPOINT_URL"
+                f"{place}: there is no such bucket; create it, or correct its name, AWS_ENDPOINT_URL and "
+                "AWS_VIRTUAL_HOSTED_STYLE_REQUEST"
             ) from error
         if isinstance(error, FileNotFoundError):
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ _BACKUP: Final = "backup"
 _INSTEAD: Final = "instead"
 _WRITERS: Final = 16
 _RACES: Final = 8
+_TRIES: Final = 3
 _SHOWN: Final = 200
 _WAREHOUSE: Final = "warehouse"
 _MARK: Final = re.compile(rf'"{_WAREHOUSE}":"([0-9a-f]+)"')
@@ -116,7 +117,15 @@ def is_being_restored(layout: Layout, ledger: str) -> bool:
 
 
 def end_restore(layout: Layout, ledger: str, name: str) -> None:
-    """Let the ledger that was restored use the warehouse, which is another one than before."""
+    """Let the ledger that was restored use the warehouse, which is another one than before.
+
+    Raises:
+        LayoutError: somebody has ended the restore meanwhile, by removing its mark.
+    """
+    if not is_being_restored(layout, ledger):
+        raise LayoutError(
+            f"{layout.warehouse}: somebody has ended this restore, the file {OWNER_FILE} is no longer ours; nothing of it counts"
+        )
     (layout.warehouse / OWNER_FILE).write(owner_mark(ledger, name, secrets.token_hex(8)))
 
 
@@ -145,7 +154,10 @@ def take_warehouse(layout: Layout, ledger: Owner) -> None:
             (warehouse / OWNER_FILE).create(
                 owner_mark(ledger.id, ledger.name, ledger.warehouse or secrets.token_hex(8))
             )
-        found = _owner(warehouse) or ""
+        if (found := _owner(warehouse)) is None:
+            raise StorageError(
+                f"{warehouse / OWNER_FILE}: the store refused to create it, and it is not there; repeat the command"
+            )
     _compare(warehouse, found, ledger)
     if mark := _mark_in(found):
         _require_mark(warehouse, mark, ledger.note_warehouse(mark), ledger.name)
@@ -185,21 +197,31 @@ def require_one_winner(warehouse: Location) -> None:
     Raises:
         StorageError: two succeeded, or none.
     """
-    places = [warehouse / f"_probe_{secrets.token_hex(8)}" for _ in range(_RACES)]
-    try:
-        with ThreadPoolExecutor(_WRITERS) as pool:
-            won = [sum(pool.map(_creates, [place] * _WRITERS)) for place in places]
-    finally:
-        remove_all(warehouse, places)
-    if set(won) != {1}:
-        raise StorageError(
-            f"{warehouse}: {_WRITERS} writers created the same file at the same time, and {_winners(won)} of them were told that "
-            "they had: releases would be lost there. Use a store with conditional puts (docs/storage.md), or a folder"
-        )
-
-
-def _winners(won: Sequence[int]) -> int:
-    return next(number for number in won if number != 1)
+    for _ in range(_TRIES):
+        places = [warehouse / f"_probe_{secrets.token_hex(8)}" for _ in range(_RACES)]
+        try:
+            with ThreadPoolExecutor(_WRITERS) as pool:
+                won = [sum(pool.map(_creates, [place] * _WRITERS)) for place in places]
+            listed = {place.name for place in warehouse.listed()}
+        finally:
+            remove_all(warehouse, places)
+        if (most := max(won)) > 1:
+            raise StorageError(
+                f"{warehouse}: {_WRITERS} writers created the same file at the same time, and {most} of them were told that "
+                "they had: releases would be lost there. Use a store with conditional puts (docs/storage.md), or a folder"
+            )
+        if not {place.name for place, number in zip(places, won, strict=True) if number} <= listed:
+            raise StorageError(
+                f"{warehouse}: the store does not list files that were just created there, and commits would be missed. Use a "
+                "store whose lists are complete at once, or a folder"
+            )
+        # An answer that is lost on its way leaves a race without a winner.
+        if min(won):
+            return
+    raise StorageError(
+        f"{warehouse}: {_WRITERS} writers created the same file {_TRIES} times, and none of them was told that it had: the "
+        "store's answers are lost, or it refuses conditional puts. Look at AWS_ENDPOINT_URL and what is between; repeat it"
+    )
 
 
 def _creates(place: Location) -> bool:

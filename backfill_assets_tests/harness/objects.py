@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -75,6 +76,12 @@ def in_bucket(folder: Path) -> Location | None:
     if root is None:
         return None
     return bucket_of(f"s3://{folder.relative_to(root)}")
+
+
+def new_folder(prefix: str) -> Path:
+    """A new folder for an example of Hypothesis, in the store if the tests run with one."""
+    root = os.environ.get(ROOT_VARIABLE)
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=root and f"{root}/{BUCKET}"))
 
 
 def place_at(folder: Path) -> Location:

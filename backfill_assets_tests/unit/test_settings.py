@@ -82,6 +82,11 @@ def test_two_addresses_of_one_store_are_refused() -> None:
         Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": "s3://lake/warehouse", **variables})
 
 
+def test_a_store_without_conditional_puts_is_refused_by_the_variable_that_switches_them_off() -> None:
+    with pytest.raises(SettingsError, match="AWS_CONDITIONAL_PUT=disabled: a commit is a conditional put"):
+        Settings.from_env({"BACKFILL_ASSETS_WAREHOUSE": "s3://lake/warehouse", "AWS_CONDITIONAL_PUT": "disabled"})
+
+
 @pytest.mark.parametrize(("text", "expected"), [("all", "all"), ("31", 31)])
 def test_the_chunk_is_a_number_of_days_or_all(text: str, expected: object) -> None:
     assert Settings.from_env({"BACKFILL_ASSETS_CHUNK": text}).chunk == expected

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -25,6 +24,7 @@ from backfill_assets.release.publish import Released
 from backfill_assets.warehouse import Warehouse
 from backfill_assets_tests.harness.between import Died
 from backfill_assets_tests.harness.examples import examples
+from backfill_assets_tests.harness.objects import new_folder
 from backfill_assets_tests.harness.world import World
 from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.faults.kit import DAYS, OLD
@@ -250,7 +250,7 @@ ACTS = st.lists(st.recursive(LEAVES, interrupted, max_leaves=4), min_size=1, max
 @settings(max_examples=examples(12), deadline=None, suppress_health_check=list(HealthCheck))
 @given(ACTS)
 def whatever_interrupts_whom(acts: list[Act]) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="any_interruption_"))
+    folder = new_folder("any_interruption_")
     play = Play(folder)
     try:
         for act in acts:

@@ -16,7 +16,15 @@ from backfill_assets.storage.bucket import bucket_of
 from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
-from backfill_assets.storage.owner import OWNER_FILE, require_one_winner, require_owner, take_warehouse
+from backfill_assets.storage.owner import (
+    OWNER_FILE,
+    Restoring,
+    begin_restore,
+    end_restore,
+    require_one_winner,
+    require_owner,
+    take_warehouse,
+)
 from backfill_assets_tests.harness import tables
 from backfill_assets_tests.harness.bad_network import Fault, Rule, bad_network
 from backfill_assets_tests.harness.ledgers import Known
@@ -97,6 +105,28 @@ def test_a_store_in_which_two_create_one_object_is_refused_and_nothing_stays_the
             take_warehouse(layout(warehouse), Known(OURS, "ledger mine.db"))
         assert names(warehouse) == []
         require_one_winner(warehouse)
+
+
+def test_an_answer_that_is_lost_does_not_speak_against_a_store(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client asks again, and is told that the file is there: in that race nobody was told that they had won."""
+    with bad_network(store.environ["AWS_ENDPOINT_URL"]) as between:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
+        warehouse = bucket_of(f"{store.url}/owned{next(_HOMES)}")
+        with between.under(Rule(Fault.lost_answer, "PUT")):
+            require_one_winner(warehouse)
+        assert names(warehouse) == []
+
+
+def test_a_restore_that_somebody_has_ended_does_not_take_the_warehouse_back(warehouse: Location) -> None:
+    """The text of `_owner` says how: whoever goes on with the ledger of before removes it."""
+    begin_restore(layout(warehouse), Restoring(OURS, "ledger mine.db", "b_1"), "")
+    (warehouse / OWNER_FILE).remove()
+    take_warehouse(layout(warehouse), Known(THEIRS, "the ledger of before"))
+    with pytest.raises(LayoutError, match="somebody has ended this restore"):
+        end_restore(layout(warehouse), OURS, "ledger mine.db")
+    require_owner(layout(warehouse), Known(THEIRS, "the ledger of before"))
 
 
 def test_a_ledger_without_releases_does_not_get_a_warehouse_with_some(warehouse: Location) -> None:

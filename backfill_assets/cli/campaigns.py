@@ -124,9 +124,10 @@ def list_campaigns(json: Json = False) -> None:
     table(columns, [tuple(row.values()) for row in rows], "Campaigns")
 
 
-def resume_campaign(application: Application, campaign: str, how: tuple[str, bool, bool], webserver: str) -> None:
-    """Resume a campaign; `how` is (reason, only explain, watch)."""
-    reason, only_explain, watch = how
+def resume_campaign(
+    application: Application, campaign: str, reason: str, webserver: str, *, only_explain: bool, watch: bool
+) -> None:
+    """Resume a campaign, or only explain what is missing; with `watch`, follow it to its end."""
     with opened_services(application, webserver) as services:
         if only_explain:
             say_standing(application, services.standings.of(campaign), details=True)

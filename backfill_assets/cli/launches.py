@@ -121,7 +121,7 @@ def resume(
                 f"--expected-change: the expected change of campaign {campaign} is in its specification (validation); "
                 f"change it there, then: backfill resume {campaign}"
             )
-        resume_campaign(application, campaign, (reason, explain, watch), webserver)
+        resume_campaign(application, campaign, reason, webserver, only_explain=explain, watch=watch)
         return
     found = application.ledger.unit(unit)
     if found.state is not UnitState.open:

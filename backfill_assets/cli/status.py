@@ -133,12 +133,12 @@ def _show(application: Application, found: Overview) -> None:
     about_datasets = ("dataset", "published days", "watermark", "rows", "on hold", "version")
     rows = [tuple(v for k, v in d.items() if k not in {"gaps", "state"}) for d in found["datasets"]]
     table(about_datasets, rows, "Datasets")
-    told = {name for caught_up in found["catch_up"] for name in caught_up.group}
+    covered = {name for caught_up in found["catch_up"] for name in caught_up.group}
     for one in found["datasets"]:
         name = one["dataset"]
         if one["state"] == "draft":
             say(f"{name}: a draft, which live runs leave out; once it is released, drop `state` from its dataset.yaml")
-        elif one["gaps"] and name not in told:
+        elif one["gaps"] and name not in covered:
             say(f"{name}: due and not published: {one['gaps']}")
     for command in found["fill"]:
         say(f"fill gaps: {command}")

@@ -138,7 +138,7 @@ class QueryTimeoutError(EngineError):
 
 
 PASSING: Final = (QueryTimeoutError, ServerLostError, ServerStartError, ForeignServerError)
-"""What may be over after a pause. What a person has to mend, such as a missing Java, stops a campaign at once."""
+"""What may be over after a pause. What a person has to correct, such as a missing Java, stops a campaign at once."""
 
 
 class LayoutError(BackfillError):

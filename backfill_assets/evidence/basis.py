@@ -35,6 +35,8 @@ from backfill_assets.evidence.inputs import (
 )
 from backfill_assets.evidence.known_deliveries import KnownDeliveries, SourceFingerprints
 from backfill_assets.ledger.open import Ledger
+from backfill_assets.storage.layout import Layout
+from backfill_assets.storage.location import Location
 from backfill_assets.warehouse import OnWarehouse
 
 
@@ -167,6 +169,11 @@ def _by_day(days: Collection[dt.date], known: Mapping[dt.date, Content], unknown
 
 PUBLISHED: Final = ""
 """The place of days that are read from the published table. All other places are shadow folders."""
+
+
+def table_of_place(layout: Layout, name: str, place: str) -> Location:
+    """The folder of the table that days at a place are read from."""
+    return layout.published_path(name) if place == PUBLISHED else layout.shadow_path(name, place)
 
 
 @dataclass(frozen=True)

@@ -198,11 +198,11 @@ def _observed(stale: StaleDays) -> dg.AssetObservation:
     causes = {f"stale because of {cause}": format_days(days) for cause, days in stale.by_cause.items()}
     text = f"{number_of(len(stale.days), 'published day')} would come out differently today, or might, because data changed"
     following = {"next": f"backfill refresh {stale.dataset}", "files not landed": ", ".join(stale.paths[:_MOST_FILES])}
-    told = {name: value for name, value in {**causes, **following}.items() if value} if stale.days else {}
+    said = {name: value for name, value in {**causes, **following}.items() if value} if stale.days else {}
     return dg.AssetObservation(
         asset_key(Layer.published, stale.dataset),
         description=text if stale.days else "no published day is stale any more because data changed",
-        metadata={_STALE: len(stale.days), **told},
+        metadata={_STALE: len(stale.days), **said},
     )
 
 

@@ -104,7 +104,7 @@ class DeliveryCommands:
         """
         known = self._known(name)
         wanted = [one for one in heads(known).values() if chosen.fits(one)]
-        return self._changed(name, chosen, wanted, (Deed.withdrawn, reason))
+        return self._changed(name, chosen, wanted, Deed.withdrawn, reason)
 
     def restore(self, name: str, chosen: Chosen, reason: str) -> Done:
         """Restore what was withdrawn at these paths, with its old number.
@@ -119,13 +119,13 @@ class DeliveryCommands:
                 f"{lost[0].path}: raw has lost its rows since it was withdrawn; put the file back as it was "
                 f"(SHA-256 {lost[0].fingerprint}), launch raw of {lost[0].day}, then restore it"
             )
-        return self._changed(name, chosen, wanted, (Deed.restored, reason))
+        return self._changed(name, chosen, wanted, Deed.restored, reason)
 
     def reland(self, spark: SparkSession, name: str, chosen: Chosen, reason: str, *, force: bool = False) -> Done:
         """Read the sources of deliveries again, and replace their rows in raw.
 
         New and changed files land as usual. With `force`, deliveries whose file is gone are skipped: raw keeps their rows. An
-        extract writes the files anew, and only those that changed land.
+        extract writes the files again, and only those that changed land.
 
         Raises:
             SourceError: a file is gone, or cannot be read as declared; nothing is read again then.
@@ -163,8 +163,7 @@ class DeliveryCommands:
                 read = ledger.change_deliveries(read, *who)
         return self._done(name, read)
 
-    def _changed(self, name: str, chosen: Chosen, wanted: Sequence[Delivery], how: tuple[Deed, str]) -> Done:
-        deed, reason = how
+    def _changed(self, name: str, chosen: Chosen, wanted: Sequence[Delivery], deed: Deed, reason: str) -> Done:
         _require(reason)
         if not wanted:
             what = "was withdrawn" if deed is Deed.restored else "has landed"

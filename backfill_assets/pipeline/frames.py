@@ -18,7 +18,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.opening import is_table, table_at
 from backfill_assets.delta.reading import files_of_days
-from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
+from backfill_assets.evidence.basis import UpstreamDays, table_of_place
 from backfill_assets.pipeline.run_models import reference_tables
 from backfill_assets.pipeline.stage import staged_table
 from backfill_assets.pipeline.tables import in_days, read_days, read_table, with_declared_columns
@@ -150,7 +150,7 @@ def _upstream_tables(layout: Layout, upstream: UpstreamDays) -> Iterator[tuple[L
     """The tables that days of an upstream are read from, each with its days."""
     loaded = upstream.loaded
     for place, days in sorted(upstream.places.items()):
-        path = layout.published_path(loaded.name) if place == PUBLISHED else layout.shadow_path(loaded.name, place)
+        path = table_of_place(layout, loaded.name, place)
         if days and is_table(path):
             yield path, days
 

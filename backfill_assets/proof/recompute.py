@@ -19,7 +19,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.opening import is_table, table_at, tables_in
 from backfill_assets.delta.reading import add_actions
-from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
+from backfill_assets.evidence.basis import UpstreamDays, table_of_place
 from backfill_assets.pipeline.build import Audit, compute_shadow
 from backfill_assets.pipeline.compare import (
     ADDED,
@@ -212,7 +212,7 @@ def differing_rows(
 def _read(
     spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], place: str
 ) -> DataFrame | None:
-    path = layout.published_path(loaded.name) if place == PUBLISHED else layout.shadow_path(loaded.name, place)
+    path = table_of_place(layout, loaded.name, place)
     if not is_table(path):
         return None
     frame = read_days(spark, path, loaded.dataset.partition_column, days)

@@ -121,9 +121,9 @@ class DataReleases:
         return differing(projection(self.ledger.releases()), self.table.read() or ())
 
     def refresh(self, made: Collection[str] = ()) -> bool:
-        """Write to the table what it lacks of the ledger; returns whether it differed.
+        """Write to the table what is missing of the ledger; returns whether it differed.
 
-        If it lacks only the releases just `made`, their rows are appended, and of all others only the states are compared.
+        If only the releases just `made` are missing, their rows are appended, and of all others only the states are compared.
 
         Raises:
             LedgerError: another process has been writing it for too long.
@@ -143,7 +143,7 @@ class DataReleases:
         return True
 
     def _appended(self, made: Collection[str]) -> bool:
-        """Append the rows of these releases, unless the table lacks more than them."""
+        """Append the rows of these releases, unless more than them is missing in the table."""
         known, now = self.table.states(), self.ledger.states()
         if known is None or not known.keys().isdisjoint(made):
             return False

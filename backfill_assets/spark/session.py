@@ -70,7 +70,7 @@ def open_session(
     """Open a separate session on the server, and start the embedded one if needed; the session ends with the block.
 
     `conf` are Spark settings of this session only; the settings in `PINNED`, which decide the resulting rows, override it.
-    `say` is told if the server has to be started.
+    `say` is called if the server has to be started.
 
     `tag` names the work (run and step): work that an older attempt with the same tag left running is
     interrupted first, and that attempt can do nothing more. If the block ends with any exception,

@@ -256,7 +256,7 @@ def _refuse_half(warehouse: Location, known: Mapping[str, str]) -> NoReturn:
     backup = known.get(_BACKUP, "")
     raise LayoutError(
         f"{warehouse} is being restored from backup {backup}, or that was cut off: repeat it (backfill restore FROM --backup "
-        f"{backup}). If its ledger of before is still there and is to go on, remove {warehouse / OWNER_FILE} instead"
+        f"{backup}). If the ledger that it had before is still there and is to go on, remove {warehouse / OWNER_FILE} instead"
     )
 
 

@@ -51,7 +51,7 @@ def commands_in(text: str) -> set[tuple[str, ...]]:
     return {tuple(line.split(" #")[0].split()[1:]) for line in code_of(text) if line.startswith("backfill ")}
 
 
-def blockers_of(words: tuple[str, ...]) -> list[str]:
+def unknown_part_of(words: tuple[str, ...]) -> list[str]:
     """The part of a command that does not exist."""
     command: Any = root_command()
     rest = list(words)
@@ -69,7 +69,7 @@ def blockers_of(words: tuple[str, ...]) -> list[str]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_document_names_only_commands_and_options_that_exist(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    assert [fault for words in sorted(commands_in(text)) for fault in blockers_of(words)] == []
+    assert [fault for words in sorted(commands_in(text)) for fault in unknown_part_of(words)] == []
 
 
 def test_every_command_is_in_the_readme() -> None:
@@ -82,7 +82,7 @@ def test_the_help_of_a_command_shows_only_examples_that_exist() -> None:
     texts = [command.help or "" for command in root_command().commands.values()]
     examples = [line for text in texts for line in text.splitlines() if line.startswith("backfill ")]
     assert any("--expect " in line for line in examples)
-    assert [fault for line in examples for fault in blockers_of(tuple(line.split()[1:]))] == []
+    assert [fault for line in examples for fault in unknown_part_of(tuple(line.split()[1:]))] == []
 
 
 def test_the_declaration_that_the_help_of_run_shows_can_be_read() -> None:
@@ -121,5 +121,5 @@ def test_a_document_names_only_targets_of_the_makefile(document: Path) -> None:
     ],
 )
 def test_a_command_that_does_not_exist_is_found(text: str, faults: int) -> None:
-    found = [fault for words in commands_in(text + "\n") for fault in blockers_of(words)]
+    found = [fault for words in commands_in(text + "\n") for fault in unknown_part_of(words)]
     assert len(found) == faults

@@ -315,14 +315,21 @@ def prove(shell: Shell, target: str, *, partitions: str = "") -> Result:
 
 
 def sweep(shell: Shell, *, grace: int = 60, dry_run: bool = False) -> Result:
-    """Remove shadow files that no reader, no release in its window and no open unit needs, and old staging files."""
+    """Remove shadow files that no reader, no release in its window and no open unit needs, and old files of staging and raw."""
     if not 0 <= grace <= _TEN_YEARS:
         raise ArgumentError(f"grace: {grace} minutes are outside 0..{_TEN_YEARS}; give a number between them")
     sweeper = shell.application.sweep(timedelta(minutes=grace))
     swept = sweeper.plan() if dry_run else sweeper.execute()
-    staging = {} if dry_run else shell.application.vacuum_staging()
+    application = shell.application
+    purged = {name: files for name in application.datasets if (files := application.purge.old_files(name))}
+    staging = {} if dry_run else application.vacuum_staging()
     lines = [one.listed("would go" if dry_run else "are gone") for one in swept]
     lines += [f"{name}: {number_of(count, 'old staging file')} deleted" for name, count in staging.items() if count]
+    for name, files in purged.items():
+        deleted = "would go" if dry_run else "deleted"
+        lines.append(f"{name}: {number_of(len(files), 'file')} of raw with purged deliveries {deleted}")
+        if not dry_run:
+            application.purge.delete_files(name, files)
     return Result(lines, swept, failed=any(one.problem for one in swept))
 
 

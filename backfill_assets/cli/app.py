@@ -37,7 +37,7 @@ app.add_typer(doctor.spark, name="spark")
 app.add_typer(status.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
     specifications.init, adopt.adopt, adopt.unadopt, status.status, stale.stale, stale.keep, status.metrics, launches.run,
-    deliveries.deliveries, deliveries.withdraw, deliveries.reland, releases.path, releases.sandbox, doctor.sql,
+    deliveries.deliveries, deliveries.withdraw, deliveries.purge, deliveries.reland, releases.path, releases.sandbox, doctor.sql,
     launches.resume, launches.refresh, status.discard, releases.releases, releases.publish,
     releases.reconcile, doctor.doctor, specifications.new, specifications.validate,
     campaigns.preview, campaigns.history, proof.diff_history, proof.report, backups.backup, backups.restore,

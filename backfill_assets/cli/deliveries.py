@@ -11,11 +11,12 @@ import typer
 from backfill_assets.application import Application
 from backfill_assets.cli.output import Json, as_json, say, table
 from backfill_assets.cli.stale import warn_of_problems
-from backfill_assets.core.days import format_days, parse_days
+from backfill_assets.core.days import format_days, parse_day, parse_days
 from backfill_assets.core.errors import ArgumentError
 from backfill_assets.core.text import number_of
 from backfill_assets.evidence.stale import StaleCause
 from backfill_assets.pipeline.deliveries import Chosen, Done, ShownDelivery
+from backfill_assets.pipeline.purge import Purged
 
 Name = Annotated[str, typer.Argument(help="A dataset with a source.")]
 Prefix = Annotated[str, typer.Option(help="A folder below the sources folder with everything in it, or one file.")]
@@ -53,6 +54,26 @@ def withdraw(
     stale = tuple(day for day in found.days if day in done.published)
     _say(dataset, done, "restored" if undo else "withdrawn", stale)
     warn_of_problems([found])
+
+
+def purge(
+    dataset: Name,
+    file: Annotated[str, typer.Argument(help="A file, by its path below the sources folder.")] = "",
+    prefix: Prefix = "",
+    before: Annotated[str, typer.Option(metavar="DAY", help="Only of delivery days before this one.")] = "",
+    reason: Reason = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+) -> None:
+    """Delete deliveries that no longer count from raw, for good; what counts has to be withdrawn first."""
+    if not file and not prefix and not before:
+        raise ArgumentError("say which: a file, a folder with --prefix, or --before DAY")
+    application, chosen = _opened(dataset), Chosen(file, prefix)
+    day = parse_day(before, "--before") if before else None
+    if dry_run:
+        _say_purged(dataset, application.purge.plan(dataset, chosen, day), "would be purged")
+        return
+    with application.session(application.ids.new("purge")) as spark:
+        _say_purged(dataset, application.purge.execute(spark, dataset, chosen, reason, day), "purged")
 
 
 def reland(
@@ -94,6 +115,19 @@ def _row(one: ShownDelivery) -> dict[str, object]:
         "delivered_at": f"{delivery.delivered_at:%Y-%m-%d %H:%M:%S}", "order": delivery.order,
         "fingerprint": delivery.fingerprint, "in_force": "yes" if found.counts else "no", "why": found.why,
     }  # fmt: skip
+
+
+def _say_purged(dataset: str, done: Purged, what: str) -> None:
+    first, *others = sorted({one.path for one in done.deliveries})
+    until = f", last {others[-1]}" if others else ""
+    number = number_of(len(done.deliveries), "file")
+    say(f"{what}: {number}, first {first}{until}; {number_of(done.rows, 'row')} of raw")
+    say("the data files that had them go with the first `backfill sweep` after 7 days")
+    if done.staged:
+        say(
+            f"staging of {dataset} {format_days(done.staged)} was made from other deliveries and may have their rows, until these "
+            "days are staged again"
+        )
 
 
 def _say(dataset: str, done: Done, what: str, stale: Sequence[dt.date]) -> None:

@@ -22,7 +22,7 @@ class Delivery:
     rows of the file, `corrupt_rows` those that could not be read as `reading` says (see `reading_of`). `order` is the
     number that the ledger gave it when it last arrived: a higher number means newer; 0 if it was never the newest at its
     path. `withdrawn` says that a person has withdrawn it. `landings` counts how often it was read into raw; 0 if raw has lost
-    it for good.
+    it for good, or somebody has purged it.
     """
 
     dataset: str
@@ -68,6 +68,7 @@ class Deed(StrEnum):
     restored = "taken back"
     read = "read again"
     lost = "lost"
+    purged = "purged"
 
 
 @dataclass(frozen=True)

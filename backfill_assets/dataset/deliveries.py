@@ -21,6 +21,7 @@ from backfill_assets.dataset.definition import Dataset, Deduplicate
 from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.dataset.sources import OrderBy
 
+_OUT: Final = frozenset({Deed.withdrawn, Deed.purged})
 _OF_A_DAY: Final = 10**9
 """Order numbers per delivery day; the second half is for later deliveries."""
 
@@ -124,6 +125,19 @@ def to_extract(
     return tuple(day for day in sorted(set(days)) if dataset.end_of(day - ONE_DAY) <= now and not is_final(day))
 
 
+def outdated(dataset: Dataset, known: Sequence[Delivery]) -> tuple[Delivery, ...]:
+    """The deliveries in force that were not read as `dataset.yaml` declares them now; `known` has all of their days."""
+    reading = reading_of(dataset.landing)
+    return tuple(d for d in in_force(dataset, known) if d.landings and d.reading != reading)
+
+
+def to_land_again(dataset: Dataset, known: Sequence[Delivery], lost: frozenset[dt.date]) -> frozenset[Place]:
+    """The places of deliveries whose rows raw may have lost, and of those in force that raw keeps in another form."""
+    form = form_of(reading_of(dataset.landing))
+    outdated = {place_of(d) for d in in_force(dataset, known) if form_of(d.reading) != form}
+    return frozenset(outdated | {place_of(d) for d in known if d.day in lost})
+
+
 def in_order(dataset: Dataset, found: Iterable[Delivery]) -> tuple[Delivery, ...]:
     """The files of one landing, oldest first, as `source.order_by` says."""
     by_path = dataset.landing.order_by is OrderBy.path
@@ -194,7 +208,7 @@ def standings(
     """The standing of each delivery, by delivery day and path, the newest content of a path first."""
     last, standing = heads(known), in_force(dataset, known)
     force, newest = {id(one) for one in standing}, {one.day: one for one in standing}
-    events = {(e.day, e.path, e.fingerprint, e.deed is Deed.withdrawn): str(e) for e in journal}
+    events = {(e.day, e.path, e.fingerprint, e.deed in _OUT): str(e) for e in journal}
     found = []
     for one in sorted(known, key=lambda d: (d.day, d.path, -d.order)):
         head = last.get(place_of(one))
@@ -206,6 +220,8 @@ def standings(
             why = happened or "withdrawn"
         elif head is not None and head is not one:
             why = f"superseded by {head.fingerprint[:8]}, delivered at {head.delivered_at:%Y-%m-%d %H:%M:%S} UTC"
+            gone = events.get((*place_of(one), one.fingerprint, True), "")
+            why += f"; {gone}" if gone and not one.landings else ""
         else:
             why = f"superseded by {newest[one.day].path}: latest_file takes the newest file of a day"
         found.append(DeliveryStanding(one, id(one) in force, why))

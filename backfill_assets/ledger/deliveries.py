@@ -47,9 +47,9 @@ class DeliveryRows(Rows):
     def change_deliveries(
         self, changed: Iterable[Delivery], deed: Deed, by: str = "", reason: str = ""
     ) -> tuple[Delivery, ...]:
-        """Withdraw or restore deliveries, or record that raw read or lost them; returns those that it changed.
+        """Withdraw, restore or purge deliveries, or record that raw read or lost them; returns those that it changed.
 
-        For a delivery that raw read, takes the rows and the reading from `changed`; a lost one has no rows.
+        For a delivery that raw read, takes the rows and the reading from `changed`; a lost or purged one has no rows.
         """
         wanted = tuple(changed)
         if not wanted:
@@ -59,7 +59,9 @@ class DeliveryRows(Rows):
             known = _of(connection, wanted[0].dataset, {one.day for one in wanted})
             asked = ((d, given.get(d.content)) for d in known)
             pairs = [(one, _changed(one, other, deed)) for one, other in asked if other is not None]
-            done = [after for before, after in pairs if after != before]
+            # What raw had lost already is purged, too: its last rows and files go.
+            lost = deed is Deed.purged
+            done = [after for before, after in pairs if after != before or (lost and not after.landings)]
             _write(connection, done)
             now = self._clock.now()
             _journal(connection, [_entry(one, deed, now, by, reason) for one in done])
@@ -117,7 +119,9 @@ def _changed(before: Delivery, given: Delivery, deed: Deed) -> Delivery:
         case Deed.read:
             read = replace(before, rows=given.rows, corrupt_rows=given.corrupt_rows, reading=given.reading)
             return replace(read, landings=before.landings + 1)
-        case Deed.lost:
+        case Deed.purged if (before.withdrawn, before.order) != (given.withdrawn, given.order):
+            return before  # it counts again since somebody looked
+        case Deed.lost | Deed.purged:
             return replace(before, rows=0, corrupt_rows=0, landings=0)
         case Deed.again:
             return before

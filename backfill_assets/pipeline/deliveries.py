@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -84,7 +84,7 @@ class DeliveryCommands:
             SourceError: a file fits two days, or is a link to nothing.
         """
         loaded, ledger = self.pipeline.datasets[name], self.pipeline.ledger
-        asked = self._due(name, days) or self._all_days(name)
+        asked = self._due(name, days) or self.all_days(name)
         known = ledger.deliveries(name, asked)
         files = {(f.day, f.path): f for f in discover(loaded, self.pipeline.layout, asked)}
         last, journal = heads(known), ledger.delivery_journal(name, asked)
@@ -116,7 +116,7 @@ class DeliveryCommands:
         wanted = [one for one in self._known(name) if one.withdrawn and chosen.fits(one)]
         if lost := [one for one in wanted if not one.landings]:
             raise SourceError(
-                f"{lost[0].path}: raw has lost its rows since it was withdrawn; put the file back as it was "
+                f"{lost[0].path}: raw no longer has its rows, which were lost or purged; put the file back as it was "
                 f"(SHA-256 {lost[0].fingerprint}), launch raw of {lost[0].day}, then restore it"
             )
         return self._changed(name, chosen, wanted, Deed.restored, reason)
@@ -131,7 +131,7 @@ class DeliveryCommands:
             SourceError: a file is gone, or cannot be read as declared; nothing is read again then.
             ArgumentError: there is no reason, or no delivery in force is selected.
         """
-        _require(reason)
+        require_reason(reason)
         loaded, ledger = self.pipeline.datasets[name], self.pipeline.ledger
         chosen = replace(chosen, days=self._due(name, chosen.days))
         wanted = [one for one in heads(self._known(name)).values() if chosen.fits(one) and not one.withdrawn]
@@ -164,7 +164,7 @@ class DeliveryCommands:
         return self._done(name, read)
 
     def _changed(self, name: str, chosen: Chosen, wanted: Sequence[Delivery], deed: Deed, reason: str) -> Done:
-        _require(reason)
+        require_reason(reason)
         if not wanted:
             what = "was withdrawn" if deed is Deed.restored else "has landed"
             raise ArgumentError(f"{name}: nothing that fits {chosen} {what}; see: backfill deliveries {name}")
@@ -173,6 +173,12 @@ class DeliveryCommands:
         )
 
     def _done(self, name: str, changed: tuple[Delivery, ...]) -> Done:
+        days = self.built_from(name, changed)
+        published = published_among(self.pipeline.ledger, self.pipeline.tables[name], name, days)
+        return Done(changed, days, tuple(sorted(published)))
+
+    def built_from(self, name: str, changed: Iterable[Delivery]) -> Days:
+        """The days that are built from these deliveries, or would be if they counted."""
         dataset = self.pipeline.datasets[name].dataset
         back, ahead = dataset.lookback_days * ONE_DAY, dataset.lookahead_days * ONE_DAY
         last = dataset.end or dt.date.max
@@ -180,17 +186,17 @@ class DeliveryCommands:
         days = {
             day for own in brought for day in day_range(max(dataset.start, own[0] - ahead), min(last, own[-1] + back))
         }
-        published = published_among(self.pipeline.ledger, self.pipeline.tables[name], name, days)
-        return Done(changed, tuple(sorted(days)), tuple(sorted(published)))
+        return tuple(sorted(days))
 
     def _known(self, name: str) -> tuple[Delivery, ...]:
-        return self.pipeline.ledger.deliveries(name, self._all_days(name))
+        return self.pipeline.ledger.deliveries(name, self.all_days(name))
 
     def _due(self, name: str, days: Days) -> Days:
         dataset = self.pipeline.datasets[name].dataset
         return tuple(sorted({dataset.due(day) for day in days}))
 
-    def _all_days(self, name: str) -> Days:
+    def all_days(self, name: str) -> Days:
+        """The delivery days of the whole history, and of the windows of its days."""
         dataset = self.pipeline.datasets[name].dataset
         newest = max(dataset.start, dataset.newest_day(self.pipeline.clock.now()))
         return dataset.fact_delivery_days(day_range(dataset.start, newest))
@@ -205,6 +211,11 @@ def _source(dataset: Dataset, one: Delivery, last: Mapping[Place, Delivery], fil
     return "as landed" if file.fingerprint == one.fingerprint else "other content, not landed yet"
 
 
-def _require(reason: str) -> None:
+def require_reason(reason: str) -> None:
+    """Refuse to change deliveries without a reason.
+
+    Raises:
+        ArgumentError: there is none.
+    """
     if not reason.strip():
         raise ArgumentError("say why: --reason TEXT; the journal of deliveries keeps it")

@@ -20,9 +20,10 @@ from backfill_assets.dataset.deliveries import (
     in_force,
     in_order,
     out_of_path,
+    outdated,
     packed_twice,
-    place_of,
     require_months,
+    to_land_again,
 )
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.reading import form_of, reading_of
@@ -104,15 +105,22 @@ def _require_still(
     if not moved:
         return
     if landed:
-        path = layout.raw_path(loaded.name)
-        with kept(path):
-            none = delivered_rows(spark, loaded.dataset.landing, [], EPOCH)
-            replace_where(none, path, DELIVERY_DAY, _exactly(landed))
+        delete_from_raw(spark, loaded, layout, landed)
     more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
     raise SourceError(
         f"{moved[0].path}{more} changed or vanished while it was read; nothing of this batch was landed. Deliver files under a "
         "temporary name, such as with .part at its end, and rename them when they are complete; then launch again"
     )
+
+
+def delete_from_raw(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, files: Iterable[SourceFile | Delivery]
+) -> None:
+    """Delete the rows of exactly these deliveries, in one commit."""
+    path = layout.raw_path(loaded.name)
+    with kept(path):
+        none = delivered_rows(spark, loaded.dataset.landing, [], EPOCH)
+        replace_where(none, path, DELIVERY_DAY, _exactly(files))
 
 
 def _is_still(file: SourceFile, stamp: tuple[object, ...]) -> bool:
@@ -151,7 +159,7 @@ def require_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]
     )
 
 
-def _exactly(files: Iterable[SourceFile]) -> str:
+def _exactly(files: Iterable[SourceFile | Delivery]) -> str:
     """SQL that is true for the rows of exactly these deliveries.
 
     Replacing them makes landing idempotent and lets Delta detect two runs that land the same file at the same time: two
@@ -230,7 +238,7 @@ class Landing(OnWarehouse):
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
         found = discover(loaded, self.layout, window)
-        once_more = _to_land_again(loaded.dataset, known, lost)
+        once_more = to_land_again(loaded.dataset, known, lost)
         files = [_as_known(f, last) for f in found if _to_land(f, last, once_more)]
         seen = {place: one.order for place, one in last.items()}
         if files:
@@ -351,16 +359,16 @@ class Landing(OnWarehouse):
         window = loaded.dataset.fact_delivery_days(days)
         known = self.ledger.deliveries(name, window)
         last, lost = heads(known), lost_from_raw(loaded, self.layout, known)
-        once_more = _to_land_again(loaded.dataset, known, lost)
+        once_more = to_land_again(loaded.dataset, known, lost)
         new = {f.day for f in discover(loaded, self.layout, window) if _to_land(f, last, once_more)}
-        new |= {d.day for d in _outdated(loaded.dataset, known)}
+        new |= {d.day for d in outdated(loaded.dataset, known)}
         new.update(Extracts(self.warehouse).due(loaded.dataset, window, known, again=again))
         return tuple(day for day in days if new.intersection(loaded.dataset.fact_delivery_days((day,))))
 
     def outdated_readings(self, name: str, window: Days) -> tuple[Delivery, ...]:
         """The deliveries in force of these delivery days that were not read as `dataset.yaml` declares them now."""
         dataset = self.datasets[name].dataset
-        return _outdated(dataset, self.ledger.deliveries(name, window)) if dataset.lands_files else ()
+        return outdated(dataset, self.ledger.deliveries(name, window)) if dataset.lands_files else ()
 
 
 def _stray(dataset: Dataset, deliveries: Sequence[Delivery]) -> str:
@@ -370,18 +378,6 @@ def _stray(dataset: Dataset, deliveries: Sequence[Delivery]) -> str:
         f"in addition to the files found now; take it out: backfill withdraw {dataset.name} {one.path} --reason TEXT, "
         "or set source.path in dataset.yaml back"
     )
-
-
-def _outdated(dataset: Dataset, known: Sequence[Delivery]) -> tuple[Delivery, ...]:
-    reading = reading_of(dataset.landing)
-    return tuple(d for d in in_force(dataset, known) if d.landings and d.reading != reading)
-
-
-def _to_land_again(dataset: Dataset, known: Sequence[Delivery], lost: frozenset[dt.date]) -> frozenset[Place]:
-    """The places of deliveries whose rows raw may have lost, and of those in force that raw keeps in another form."""
-    form = form_of(reading_of(dataset.landing))
-    outdated = {place_of(d) for d in in_force(dataset, known) if form_of(d.reading) != form}
-    return frozenset(outdated | {place_of(d) for d in known if d.day in lost})
 
 
 def _to_land(file: SourceFile, last: Mapping[Place, Delivery], again: frozenset[Place]) -> bool:

@@ -231,6 +231,11 @@ def lost_from_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Deliver
     return lost_days(deliveries, rows_by_day(path, DELIVERY_DAY, days) if days and is_table(path) else {})
 
 
+def contents_of_file(file: Location, day: dt.date) -> frozenset[FileContent]:
+    """The deliveries that a data file of raw has rows of; `day` is its delivery day."""
+    return frozenset((day, kind["_source_file"], kind["_fingerprint"]) for kind in _kinds_in(file))
+
+
 def times_in_raw(path: Location, days: Collection[dt.date]) -> Mapping[FileContent, dt.datetime]:
     """When the last row of each delivery of these days was read into raw; read without Spark.
 
@@ -331,13 +336,16 @@ def _kinds_of_rows(
             "files (REORG TABLE … APPLY (PURGE)), then ALTER TABLE … DROP FEATURE deletionVectors"
         )
     for file, day in files_of_days(table, DELIVERY_DAY, days).items():
-        with (path / file).reader() as opened, parquet.ParquetFile(opened) as read:
-            names = [n for n in (*columns, "_source_file", "_fingerprint") if n in read.schema_arrow.names]
-            # One batch at a time: each row repeats its headline.
-            for batch in read.iter_batches(columns=names):
-                kinds = pa.Table.from_batches([batch]).group_by(names).aggregate([([], "count_all")])
-                for kind in kinds.to_pylist():
-                    yield (day, kind["_source_file"], kind["_fingerprint"]), kind, kind["count_all"]
+        for kind in _kinds_in(path / file, *columns):
+            yield (day, kind["_source_file"], kind["_fingerprint"]), kind, kind["count_all"]
+
+
+def _kinds_in(file: Location, *columns: str) -> Iterator[dict[str, Any]]:
+    with file.reader() as opened, parquet.ParquetFile(opened) as read:
+        names = [n for n in (*columns, "_source_file", "_fingerprint") if n in read.schema_arrow.names]
+        # One batch at a time: each row repeats its headline.
+        for batch in read.iter_batches(columns=names):
+            yield from pa.Table.from_batches([batch]).group_by(names).aggregate([([], "count_all")]).to_pylist()
 
 
 def require_known(

@@ -36,7 +36,6 @@ from backfill_assets.notices.notifier import AfterRelease, Notifier
 from backfill_assets.notices.webhook import Webhook
 from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.pipeline.deliveries import DeliveryCommands
-from backfill_assets.pipeline.purge import Purge
 from backfill_assets.pipeline.stage import vacuum_staging
 from backfill_assets.pipeline.tables import SparkFingerprints
 from backfill_assets.pipeline.views import SparkConsumers, SparkPreviews, SparkSandboxes, ensure_views
@@ -182,11 +181,6 @@ class Application:
     def delivery_commands(self) -> DeliveryCommands:
         """Shows deliveries, withdraws and restores them, reads them again."""
         return DeliveryCommands(self.pipeline)
-
-    @cached_property
-    def purge(self) -> Purge:
-        """Deletes deliveries that no longer count from raw."""
-        return Purge(self.pipeline)
 
     @cached_property
     def publisher(self) -> Publisher:

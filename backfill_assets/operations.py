@@ -27,6 +27,7 @@ from backfill_assets.core.unit import ReleaseRecord, Unit, shown_days
 from backfill_assets.evidence.readiness import Blocker, DayBlocker
 from backfill_assets.evidence.stale import StaleCause
 from backfill_assets.pipeline.acceptance import expected_change_for
+from backfill_assets.pipeline.purge import Purge
 from backfill_assets.release.adopt import Adopted
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.rollback import RolledBack
@@ -321,7 +322,8 @@ def sweep(shell: Shell, *, grace: int = 60, dry_run: bool = False) -> Result:
     sweeper = shell.application.sweep(timedelta(minutes=grace))
     swept = sweeper.plan() if dry_run else sweeper.execute()
     application = shell.application
-    purged = {name: files for name in application.datasets if (files := application.purge.old_files(name))}
+    purge = Purge(application.pipeline)
+    purged = {name: files for name in application.datasets if (files := purge.old_files(name))}
     staging = {} if dry_run else application.vacuum_staging()
     lines = [one.listed("would go" if dry_run else "are gone") for one in swept]
     lines += [f"{name}: {number_of(count, 'old staging file')} deleted" for name, count in staging.items() if count]
@@ -329,7 +331,7 @@ def sweep(shell: Shell, *, grace: int = 60, dry_run: bool = False) -> Result:
         deleted = "would go" if dry_run else "deleted"
         lines.append(f"{name}: {number_of(len(files), 'file')} of raw with purged deliveries {deleted}")
         if not dry_run:
-            application.purge.delete_files(name, files)
+            purge.delete_files(name, files)
     return Result(lines, swept, failed=any(one.problem for one in swept))
 
 

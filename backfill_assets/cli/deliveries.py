@@ -16,7 +16,7 @@ from backfill_assets.core.errors import ArgumentError
 from backfill_assets.core.text import number_of
 from backfill_assets.evidence.stale import StaleCause
 from backfill_assets.pipeline.deliveries import Chosen, Done, ShownDelivery
-from backfill_assets.pipeline.purge import Purged
+from backfill_assets.pipeline.purge import Purge, Purged
 
 Name = Annotated[str, typer.Argument(help="A dataset with a source.")]
 Prefix = Annotated[str, typer.Option(help="A folder below the sources folder with everything in it, or one file.")]
@@ -70,10 +70,10 @@ def purge(
     application, chosen = _opened(dataset), Chosen(file, prefix)
     day = parse_day(before, "--before") if before else None
     if dry_run:
-        _say_purged(dataset, application.purge.plan(dataset, chosen, day), "would be purged")
+        _say_purged(dataset, Purge(application.pipeline).plan(dataset, chosen, day), "would be purged")
         return
     with application.session(application.ids.new("purge")) as spark:
-        _say_purged(dataset, application.purge.execute(spark, dataset, chosen, reason, day), "purged")
+        _say_purged(dataset, Purge(application.pipeline).execute(spark, dataset, chosen, reason, day), "purged")
 
 
 def reland(

@@ -306,7 +306,6 @@ class CurrentBasis(OnWarehouse):
     ) -> tuple[dt.date, ...]:
         """The days among these that are published as built from one of these deliveries; leaves out days of unknown origin."""
         names = frozenset(name for one in deliveries for name in origins_ever(one))
-        # Another writer, such as a compaction, may have written the files: this finds out which content they have.
         self._published.of(dataset, days)
         contents = self._known_contents(dataset, days)
         return tuple(sorted(day for day, one in contents.items() if names.intersection(one.deliveries or ())))

@@ -57,7 +57,7 @@ def withdrawn(kit: Kit, application: Application) -> None:
 
 
 def test_what_counts_is_published_or_could_land_again_is_not_purged(kit: Kit, application: Application) -> None:
-    purge, before = application.purge, in_raw(application)
+    purge, before = purging.Purge(application.pipeline), in_raw(application)
 
     def refused(error: type[Exception], why: str, chosen: Chosen = Chosen(WRONG)) -> None:  # noqa: B008
         with pytest.raises(error, match=why):
@@ -88,7 +88,7 @@ def test_what_is_purged_is_gone_from_raw_then_from_the_disk_and_no_day_becomes_s
 ) -> None:
     withdrawn(kit, application)
     inputs, staged = application.basis.inputs("trips", (D1, D2)), application.basis.staged_inputs("trips", (D1, D2))
-    done = application.purge.execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it")
+    done = purging.Purge(application.pipeline).execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it")
     assert ([one.path for one in done.deliveries], done.rows) == ([WRONG], 1)
     assert in_raw(application) == [RIGHT, f"trips/{D2}.csv"]
     assert application.basis.inputs("trips", (D1, D2)) == inputs
@@ -104,12 +104,14 @@ def test_what_is_purged_is_gone_from_raw_then_from_the_disk_and_no_day_becomes_s
         application.delivery_commands.restore("trips", Chosen(WRONG), "a mistake")
 
     assert len(on_disk(application, "77")) == 1
-    assert application.purge.old_files("trips") == ()  # a reader of an older version may still need them for a week
+    assert (
+        purging.Purge(application.pipeline).old_files("trips") == ()
+    )  # a reader of an older version may still need them for a week
     monkeypatch.setattr(purging, "_KEPT", 0)
-    old = application.purge.old_files("trips")
+    old = purging.Purge(application.pipeline).old_files("trips")
     assert list(old) == on_disk(application, "77")
-    application.purge.delete_files("trips", old)
-    assert (on_disk(application, "77"), application.purge.old_files("trips")) == ([], ())
+    purging.Purge(application.pipeline).delete_files("trips", old)
+    assert (on_disk(application, "77"), purging.Purge(application.pipeline).old_files("trips")) == ([], ())
     assert in_raw(application) == [RIGHT, f"trips/{D2}.csv"]
     publish(application, kit.spark, "trips", (D1, D2))
     # The same bytes that come again land again, and still do not count.
@@ -118,7 +120,7 @@ def test_what_is_purged_is_gone_from_raw_then_from_the_disk_and_no_day_becomes_s
     assert WRONG in in_raw(application)
     assert application.basis.inputs("trips", (D1, D2)) == inputs
     (path_of(kit.layout.sources) / WRONG).unlink()
-    assert application.purge.execute(kit.spark, "trips", Chosen(WRONG), "once more").rows == 1
+    assert purging.Purge(application.pipeline).execute(kit.spark, "trips", Chosen(WRONG), "once more").rows == 1
 
 
 def test_a_purge_that_dies_before_it_deletes_the_rows_is_finished_by_the_same_command(
@@ -132,12 +134,15 @@ def test_a_purge_that_dies_before_it_deletes_the_rows_is_finished_by_the_same_co
     with monkeypatch.context() as patch:
         patch.setattr(purging, "delete_from_raw", dies)
         with pytest.raises(KeyboardInterrupt):
-            application.purge.execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it")
+            purging.Purge(application.pipeline).execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it")
     assert WRONG in in_raw(application)
     # Meanwhile the day is landed, built and published as if the rows were gone.
     kit.deliver(D1, f"{D1},4,a,10,1.00", part="-late")
     publish(application, kit.spark, "trips", (D1,))
-    assert application.purge.execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it").rows == 1
+    assert (
+        purging.Purge(application.pipeline).execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it").rows
+        == 1
+    )
     assert in_raw(application) == [f"trips/{D1}-late.csv", RIGHT, f"trips/{D2}.csv"]
     assert [finding.what for finding in application.doctor.examine()] == []
 
@@ -148,7 +153,7 @@ def test_the_older_content_of_a_corrected_file_is_purged_and_the_newest_stays(
     kit.deliver(D1, f"{D1},2,b,5,1.00", part="-wrong")
     publish(application, kit.spark, "trips", (D1,))
     assert len(in_raw(application)) == 4
-    done = application.purge.execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it")
+    done = purging.Purge(application.pipeline).execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it")
     assert (done.rows, len(in_raw(application))) == (1, 3)
     # Files of raw that nobody purged stay, whatever their age: after a restore, one may be the only copy of a delivery.
     (other,) = home(application).glob(f"*{D2}/*.parquet")
@@ -159,8 +164,8 @@ def test_the_older_content_of_a_corrected_file_is_purged_and_the_newest_stays(
     strange = rows.set_column(rows.column_names.index("_fingerprint"), "_fingerprint", [["f" * 64] * len(rows)])
     parquet.write_table(strange, beside)
     monkeypatch.setattr(purging, "_KEPT", 0)
-    old = application.purge.old_files("trips")
-    application.purge.delete_files("trips", old)
+    old = purging.Purge(application.pipeline).old_files("trips")
+    purging.Purge(application.pipeline).delete_files("trips", old)
     assert stray.exists()
     assert on_disk(application, "77") == [str(beside.relative_to(home(application)))]
     publish(application, kit.spark, "trips", (D1, D2))
@@ -171,13 +176,13 @@ def test_what_lies_before_the_start_is_purged_and_stays_published(kit: Kit, appl
     later = Application(kit.settings)
     published, before = later.tables["trips"].active(), later.basis.inputs("trips", (D2,))
     with pytest.raises(ArgumentError, match="nothing that fits --before"):
-        application.purge.plan("trips", Chosen(), before=D2)
-    assert later.purge.execute(kit.spark, "trips", Chosen(), "kept for a while", before=D2).rows == 2
+        purging.Purge(application.pipeline).plan("trips", Chosen(), before=D2)
+    assert purging.Purge(later.pipeline).execute(kit.spark, "trips", Chosen(), "kept for a while", before=D2).rows == 2
     assert in_raw(later) == [f"trips/{D2}.csv"]
     with pytest.raises(
         ArgumentError, match=rf"nothing that fits trips/{D2}\.csv has rows in raw that do not count; 1 file"
     ):
-        later.purge.plan("trips", Chosen(f"trips/{D2}.csv"))
+        purging.Purge(later.pipeline).plan("trips", Chosen(f"trips/{D2}.csv"))
     assert (later.tables["trips"].active(), later.basis.inputs("trips", (D2,))) == (published, before)
     publish(later, kit.spark, "trips", (D2,))
     assert [finding.what for finding in later.doctor.examine()] == []
@@ -185,7 +190,7 @@ def test_what_lies_before_the_start_is_purged_and_stays_published(kit: Kit, appl
 
 def test_a_delivery_that_counts_again_since_somebody_looked_is_not_purged(kit: Kit, application: Application) -> None:
     withdrawn(kit, application)
-    purge = application.purge
+    purge = purging.Purge(application.pipeline)
     plan = purge.plan("trips", Chosen(WRONG))
     application.delivery_commands.restore("trips", Chosen(WRONG), "it was right")
 

@@ -104,9 +104,7 @@ def test_what_is_purged_is_gone_from_raw_then_from_the_disk_and_no_day_becomes_s
         application.delivery_commands.restore("trips", Chosen(WRONG), "a mistake")
 
     assert len(on_disk(application, "77")) == 1
-    assert (
-        purging.Purge(application.pipeline).old_files("trips") == ()
-    )  # a reader of an older version may still need them for a week
+    assert purging.Purge(application.pipeline).old_files("trips") == ()
     monkeypatch.setattr(purging, "_KEPT", 0)
     old = purging.Purge(application.pipeline).old_files("trips")
     assert list(old) == on_disk(application, "77")

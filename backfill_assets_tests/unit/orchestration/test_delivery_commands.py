@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from backfill_assets.cli.app import app
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.delivery import Deed, Delivery
-from backfill_assets.core.errors import ArgumentError, DatasetError, SourceError
+from backfill_assets.core.errors import ArgumentError, DatasetError, InvalidDayError, SourceError
 from backfill_assets.dataset.deliveries import heads
 from backfill_assets.pipeline.deliveries import Chosen
 from backfill_assets.storage.disk import path_of
@@ -207,6 +207,13 @@ def test_impossible_arguments_are_refused(house: House) -> None:
         (("withdraw", "sales", "--reason", "x"), ArgumentError, "name one file, or a folder"),
         (("withdraw", "sales", FILE, "--prefix", "x", "--reason", "x"), ArgumentError, "name one file"),
         (("withdraw", "sales", FILE), ArgumentError, "say why: --reason TEXT"),
+        (
+            ("purge", "sales", "--reason", "x"),
+            ArgumentError,
+            "say which: a file, a folder with --prefix, or --before DAY",
+        ),
+        (("purge", "sales", FILE, "--dry-run"), ArgumentError, r"rows in raw that do not count; 1 file of it in force"),
+        (("purge", "sales", FILE, "--before", "yesterday", "--dry-run"), InvalidDayError, "--before"),
         (("withdraw", "sales", "y.csv", "--reason", "x"), ArgumentError, r"nothing that fits y\.csv has landed"),
         (
             ("withdraw", "sales", "--prefix", "x/2026", "--reason", "x"),
@@ -228,7 +235,9 @@ def test_a_delivery_whose_rows_raw_has_lost_is_not_taken_back(house: House) -> N
     land(house)
     run("withdraw", "sales", FILE, "--reason", "wrong")
     house.world.ledger.change_deliveries(house.world.ledger.deliveries("sales", [D1]), Deed.lost)
-    with pytest.raises(SourceError, match=f"{FILE}: raw has lost its rows since it was withdrawn; put the file back"):
+    with pytest.raises(
+        SourceError, match=f"{FILE}: raw no longer has its rows, which were lost or purged; put the file back"
+    ):
         run("withdraw", "sales", FILE, "--undo", "--reason", "right")
 
 

@@ -21,7 +21,7 @@ from backfill_assets.campaign.plan import SHOWN_DIGITS, Plan, explain
 from backfill_assets.campaign.state import Campaign
 from backfill_assets.control.commands import Control
 from backfill_assets.core.days import checked_range, days_argument, format_days, parse_days
-from backfill_assets.core.errors import ArgumentError, RollbackError
+from backfill_assets.core.errors import ArgumentError, BackfillError, RollbackError
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import ReleaseRecord, Unit, shown_days
 from backfill_assets.evidence.readiness import Blocker, DayBlocker
@@ -321,18 +321,19 @@ def sweep(shell: Shell, *, grace: int = 60, dry_run: bool = False) -> Result:
         raise ArgumentError(f"grace: {grace} minutes are outside 0..{_TEN_YEARS}; give a number between them")
     sweeper = shell.application.sweep(timedelta(minutes=grace))
     swept = sweeper.plan() if dry_run else sweeper.execute()
-    application = shell.application
-    purge = Purge(application.pipeline)
-    purged = {name: files for name in application.datasets if (files := purge.old_files(name))}
-    staging = {} if dry_run else application.vacuum_staging()
-    lines = [one.listed("would go" if dry_run else "are gone") for one in swept]
+    staging = {} if dry_run else shell.application.vacuum_staging()
+    what = "would go" if dry_run else "are gone"
+    lines = [one.listed(what) for one in swept]
     lines += [f"{name}: {number_of(count, 'old staging file')} deleted" for name, count in staging.items() if count]
-    for name, files in purged.items():
-        deleted = "would go" if dry_run else "deleted"
-        lines.append(f"{name}: {number_of(len(files), 'file')} of raw with purged deliveries {deleted}")
-        if not dry_run:
-            purge.delete_files(name, files)
-    return Result(lines, swept, failed=any(one.problem for one in swept))
+    problems = list[str]()
+    for name in shell.application.datasets:
+        try:
+            files = Purge(shell.application.pipeline).sweep(name, dry_run=dry_run)
+        except (BackfillError, OSError) as error:
+            problems.append(f"{name}: old files of raw are left alone: {error}")
+        else:
+            lines += [f"{name}: {number_of(files, 'file')} of raw with purged deliveries {what}"] if files else []
+    return Result([*lines, *problems], swept, failed=bool(problems) or any(one.problem for one in swept))
 
 
 def warn_uncompared(shell: Shell, campaign: Campaign) -> None:

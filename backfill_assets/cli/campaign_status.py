@@ -197,7 +197,7 @@ def follow_campaign(application: Application, services: Services, campaign_id: s
         bar = progress.add_task(campaign_id, total=total, rate="")
         since, first = time.monotonic(), None
         while True:
-            standing = services.standings.of(campaign_id)
+            standing = services.standings.of(campaign_id, obstacles=False)
             first = standing.good if first is None else first
             minutes = (time.monotonic() - since) / 60
             rate = f"{(standing.good - first) / minutes:.0f} days/min" if minutes and standing.good > first else ""
@@ -208,7 +208,7 @@ def follow_campaign(application: Application, services: Services, campaign_id: s
             if standing.state not in _AT_WORK:
                 break
             time.sleep(_LOOK_SECONDS)
-    say_standing(application, standing)
+    say_standing(application, services.standings.of(campaign_id))
     if standing.state in _ILL:
         raise typer.Exit(1)
 

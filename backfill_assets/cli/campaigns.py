@@ -105,7 +105,7 @@ def list_campaigns(json: Json = False) -> None:
     rows = []
     with opened_services(application, "") as services:
         for campaign in application.ledger.campaigns():
-            standing = services.standings.of(campaign.id)
+            standing = services.standings.of(campaign.id, obstacles=False)
             rows.append(
                 {
                     "campaign": campaign.id,

@@ -70,10 +70,10 @@ def purge(
     application, chosen = _opened(dataset), Chosen(file, prefix)
     day = parse_day(before, "--before") if before else None
     if dry_run:
-        _say_purged(dataset, Purge(application.pipeline).plan(dataset, chosen, day), "would be purged")
+        _say_purged(Purge(application.pipeline).plan(dataset, chosen, day), "would be purged")
         return
     with application.session(application.ids.new("purge")) as spark:
-        _say_purged(dataset, Purge(application.pipeline).execute(spark, dataset, chosen, reason, day), "purged")
+        _say_purged(Purge(application.pipeline).execute(spark, dataset, chosen, reason, day), "purged")
 
 
 def reland(
@@ -117,17 +117,15 @@ def _row(one: ShownDelivery) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _say_purged(dataset: str, done: Purged, what: str) -> None:
+def _say_purged(done: Purged, what: str) -> None:
+    if not done.deliveries:
+        say("nothing to do: already purged")
+        return
     first, *others = sorted({one.path for one in done.deliveries})
     until = f", last {others[-1]}" if others else ""
     number = number_of(len(done.deliveries), "file")
     say(f"{what}: {number}, first {first}{until}; {number_of(done.rows, 'row')} of raw")
     say("the data files that had them go with the first `backfill sweep` after 7 days")
-    if done.staged:
-        say(
-            f"staging of {dataset} {format_days(done.staged)} was made from other deliveries and may have their rows, until these "
-            "days are staged again"
-        )
 
 
 def _say(dataset: str, done: Done, what: str, stale: Sequence[dt.date]) -> None:

@@ -92,8 +92,8 @@ class Standings(OnWarehouse):
     obstacles: Callable[[Campaign, Survey], Obstacles]
     roles: Roles | None = None
 
-    def of(self, campaign_id: str) -> CampaignStanding:
-        """The standing of a campaign.
+    def of(self, campaign_id: str, *, obstacles: bool = True) -> CampaignStanding:
+        """The standing of a campaign; without `obstacles` it does not rehearse the release, which looks at every file.
 
         Raises:
             CampaignError: there is no such campaign.
@@ -126,7 +126,9 @@ class Standings(OnWarehouse):
             decision=admit(campaign, traffic),
             journal=journal,
             drift=traffic.drift if at_hand else "",
-            obstacles=self.obstacles(campaign, survey) if survey is not None and complete else NO_OBSTACLES,
+            obstacles=self.obstacles(campaign, survey)
+            if obstacles and survey is not None and complete
+            else NO_OBSTACLES,
             uncompared=uncompared(campaign) if at_hand else "",
             certificates=certificates,
             uncertified=uncertified(campaign, unit, certificates) if unit is not None and complete else "",

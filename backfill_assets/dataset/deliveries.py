@@ -64,6 +64,21 @@ def out_of_path(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery, 
     return tuple(one for one in force if one.day in found and not template.fits(one.day, one.path))
 
 
+def require_in_path(dataset: Dataset, known: Iterable[Delivery]) -> None:
+    """Refuse days with deliveries in force that `source.path` no longer finds beside others that it finds; see `out_of_path`.
+
+    Raises:
+        SourceError: names such a file, and says what to do.
+    """
+    if found := out_of_path(dataset, known):
+        one, more = found[0], f" and {len(found) - 1} more" if len(found) > 1 else ""
+        raise SourceError(
+            f"{dataset.name} {one.day}: {one.path}{more} landed under another source.path than {dataset.landing.path} and would "
+            f"count in addition to the files found now; take it out: backfill withdraw {dataset.name} {one.path} --reason TEXT, or "
+            "set source.path in dataset.yaml back"
+        )
+
+
 def require_months(dataset: Dataset, known: Iterable[Delivery]) -> None:
     """Refuse months whose files of single days nothing reads, because `source.path` names months now and finds none of theirs.
 
@@ -218,6 +233,8 @@ def standings(
             why = happened
         elif out:
             why = happened or "withdrawn"
+            if one.landings and why.startswith(Deed.purged):
+                why = f"landed again, {why}"
         elif head is not None and head is not one:
             why = f"superseded by {head.fingerprint[:8]}, delivered at {head.delivered_at:%Y-%m-%d %H:%M:%S} UTC"
             gone = events.get((*place_of(one), one.fingerprint, True), "")

@@ -301,15 +301,6 @@ class CurrentBasis(OnWarehouse):
         }
         return came, went
 
-    def published_from(
-        self, dataset: str, days: Collection[dt.date], deliveries: Collection[Delivery]
-    ) -> tuple[dt.date, ...]:
-        """The days among these that are published as built from one of these deliveries; leaves out days of unknown origin."""
-        names = frozenset(name for one in deliveries for name in origins_ever(one))
-        self._published.of(dataset, days)
-        contents = self._known_contents(dataset, days)
-        return tuple(sorted(day for day, one in contents.items() if names.intersection(one.deliveries or ())))
-
     def upstream(self, dataset: str, days: Collection[dt.date], unit: Unit | None = None) -> Mapping[dt.date, str]:
         """Digest of the upstream contents that each day would be built from now; empty without upstreams.
 

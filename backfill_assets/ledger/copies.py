@@ -12,13 +12,13 @@ from sqlalchemy import Connection, Table, delete, func, insert, select, text, tr
 from backfill_assets.core.errors import LedgerError
 from backfill_assets.core.text import number_of
 from backfill_assets.ledger.database import Database, read_meta, this_host
-from backfill_assets.ledger.open import prepared_database
+from backfill_assets.ledger.open import WAREHOUSE, prepared_database
 from backfill_assets.ledger.schema import attempts, drivers, locks, meta, metadata, staged_days
 from backfill_assets.ledger.units import lose_attempts
 
 _ID: Final = "id"
 _FILLED_FROM: Final = "filled_from"
-_OWN: Final = (_ID, "host_id", "host_name", "warehouse", _FILLED_FROM)
+_OWN: Final = (_ID, "host_id", "host_name", WAREHOUSE, _FILLED_FROM)
 """Keys of `meta` that say which ledger this is and where, and not what it knows."""
 _PAGE: Final = 1000
 """How many rows are read and written at a time."""
@@ -94,7 +94,8 @@ def restore(file: Path, url: str, backup: str, at: dt.datetime, last_attempt: in
     try:
         with saved.read() as source, database.write() as target:
             _require_empty(target, database)
-            target.execute(delete(meta).where(meta.c.key.not_in(_OWN) | (meta.c.key == _FILLED_FROM)))
+            # It gets the mark of the warehouse that is restored with it, whichever it had before.
+            target.execute(delete(meta).where(meta.c.key.not_in(_OWN) | meta.c.key.in_([_FILLED_FROM, WAREHOUSE])))
             target.execute(delete(locks))
             for table in _ORDERED:
                 if table.name not in _NOT_RESTORED:

@@ -122,7 +122,9 @@ def _changed(before: Delivery, given: Delivery, deed: Deed) -> Delivery:
         case Deed.purged if (before.withdrawn, before.order) != (given.withdrawn, given.order):
             return before  # it counts again since somebody looked
         case Deed.lost | Deed.purged:
-            return replace(before, rows=0, corrupt_rows=0, landings=0)
+            # What was purged does not count again because the same bytes are delivered again.
+            out = before.withdrawn or deed is Deed.purged
+            return replace(before, rows=0, corrupt_rows=0, landings=0, withdrawn=out)
         case Deed.again:
             return before
         case _:

@@ -49,14 +49,14 @@ class Ledger(UnitRows, WorkRows, ReleaseRows, CampaignRows, ProofRows):
     def warehouse(self) -> str:
         """The mark of the warehouse that it has taken; empty if it has none yet."""
         with self._database.read() as connection:
-            return read_meta(connection, meta, _WAREHOUSE) or ""
+            return read_meta(connection, meta, WAREHOUSE) or ""
 
     def note_warehouse(self, mark: str) -> str:
         """Note which warehouse it has taken, unless it has one; returns the mark that counts."""
         if not (own := self.warehouse):
             with self._database.write() as connection:
-                own = read_meta(connection, meta, _WAREHOUSE) or mark
-                upsert(connection, meta, [{"key": _WAREHOUSE, "value": own}])
+                own = read_meta(connection, meta, WAREHOUSE) or mark
+                upsert(connection, meta, [{"key": WAREHOUSE, "value": own}])
         return own
 
     @property
@@ -79,7 +79,8 @@ class Ledger(UnitRows, WorkRows, ReleaseRows, CampaignRows, ProofRows):
 
 
 _ID: Final = "id"
-_WAREHOUSE: Final = "warehouse"
+WAREHOUSE: Final = "warehouse"
+"""The key in `meta` of the mark of the warehouse that the ledger has taken."""
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # Alembic keeps the running migration in module globals, so each process can run only one at a time.
 _ALEMBIC: Final = threading.Lock()

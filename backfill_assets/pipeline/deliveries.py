@@ -114,12 +114,13 @@ class DeliveryCommands:
             ArgumentError: there is no reason, or nothing that fits was withdrawn.
         """
         wanted = [one for one in self._known(name) if one.withdrawn and chosen.fits(one)]
-        if lost := [one for one in wanted if not one.landings]:
+        there = [one for one in wanted if one.landings]
+        if wanted and not there:
             raise SourceError(
-                f"{lost[0].path}: raw no longer has its rows, which were lost or purged; put the file back as it was "
-                f"(SHA-256 {lost[0].fingerprint}), launch raw of {lost[0].day}, then restore it"
+                f"{wanted[0].path}: raw no longer has its rows, which were lost or purged; put the file back as it was "
+                f"(SHA-256 {wanted[0].fingerprint}), launch raw of {wanted[0].day}, then restore it"
             )
-        return self._changed(name, chosen, wanted, Deed.restored, reason)
+        return self._changed(name, chosen, there, Deed.restored, reason)
 
     def reland(self, spark: SparkSession, name: str, chosen: Chosen, reason: str, *, force: bool = False) -> Done:
         """Read the sources of deliveries again, and replace their rows in raw.

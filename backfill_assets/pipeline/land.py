@@ -14,14 +14,13 @@ from backfill_assets.core.days import Days, day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, FileContent, Place
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.layers import Layer
-from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import (
     heads,
     in_force,
     in_order,
-    out_of_path,
     outdated,
     packed_twice,
+    require_in_path,
     require_months,
     to_land_again,
 )
@@ -68,7 +67,7 @@ def land(
         StorageError: the disk is full, and raw is unchanged; or the disk does not confirm what was landed.
     """
     source = loaded.dataset.landing
-    stamps = layout.sources.each(lambda file: file.file.stamp(), files)
+    stamps = layout.sources.each(_stamp, files)
     layout.sources.each(lambda file: require_columns(file.file, file.path, source), files)
     path, commit = layout.raw_path(loaded.name), None
     days = sorted({f.day for f in files})
@@ -100,12 +99,16 @@ def _require_still(
 
     All `seen` files are checked, also empty ones: the ledger records each as it was seen. `stamps` are from before any was read.
     """
-    still = layout.sources.each(lambda file: _is_still(file, stamps[file]), seen)
-    moved = [file for file, same in zip(seen, still, strict=True) if not same]
+    moved = list(seen)
+    try:
+        still = layout.sources.each(lambda file: _is_still(file, stamps[file]), seen)
+        moved = [file for file, same in zip(seen, still, strict=True) if not same]
+    finally:
+        # Also if the store does not say whether they are as they were.
+        if moved and landed:
+            delete_from_raw(spark, loaded, layout, landed)
     if not moved:
         return
-    if landed:
-        delete_from_raw(spark, loaded, layout, landed)
     more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
     raise SourceError(
         f"{moved[0].path}{more} changed or vanished while it was read; nothing of this batch was landed. Deliver files under a "
@@ -126,10 +129,16 @@ def delete_from_raw(
 def _is_still(file: SourceFile, stamp: tuple[object, ...]) -> bool:
     try:
         state, fingerprint = file.file.content()
-        same = file.file.stamp() == stamp
     except OSError:
         return False
-    return same and (state.size, fingerprint) == (file.size, file.fingerprint)
+    return _stamp(file) == stamp and (state.size, fingerprint) == (file.size, file.fingerprint)
+
+
+def _stamp(file: SourceFile) -> tuple[object, ...]:
+    try:
+        return file.file.stamp()
+    except OSError:
+        return ()
 
 
 def require_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> None:
@@ -323,8 +332,7 @@ class Landing(OnWarehouse):
         around = self.ledger.deliveries(name, window.union(*map(loaded.dataset.brought_by, window)))
         require_months(loaded.dataset, around)
         known = [one for one in around if one.day in window]
-        if stray := out_of_path(loaded.dataset, known):
-            raise SourceError(_stray(loaded.dataset, stray))
+        require_in_path(loaded.dataset, known)
         if twice := packed_twice(loaded.dataset, known):
             raise SourceError(
                 f"{name} {twice[0].day}: {twice[0].path} and {twice[1].path} are one file, plain and compressed, and both would "
@@ -369,15 +377,6 @@ class Landing(OnWarehouse):
         """The deliveries in force of these delivery days that were not read as `dataset.yaml` declares them now."""
         dataset = self.datasets[name].dataset
         return outdated(dataset, self.ledger.deliveries(name, window)) if dataset.lands_files else ()
-
-
-def _stray(dataset: Dataset, deliveries: Sequence[Delivery]) -> str:
-    one, more = deliveries[0], f" and {len(deliveries) - 1} more" if len(deliveries) > 1 else ""
-    return (
-        f"{dataset.name} {one.day}: {one.path}{more} landed under another source.path than {dataset.landing.path} and would count "
-        f"in addition to the files found now; take it out: backfill withdraw {dataset.name} {one.path} --reason TEXT, "
-        "or set source.path in dataset.yaml back"
-    )
 
 
 def _to_land(file: SourceFile, last: Mapping[Place, Delivery], again: frozenset[Place]) -> bool:

@@ -4,42 +4,47 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from backfill_assets.core.days import EARLIEST, Days, day_range, format_days
+from backfill_assets.core.days import EARLIEST, LATEST, day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, FileContent
 from backfill_assets.core.errors import ArgumentError, SourceError, StorageError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
 from backfill_assets.dataset.deliveries import in_force
-from backfill_assets.delta.opening import is_table, table_at
+from backfill_assets.delta.opening import is_table, table_at, tables_in
+from backfill_assets.delta.reading import rows_by_day
+from backfill_assets.evidence.basis import Contents
+from backfill_assets.evidence.inputs import origins_ever
 from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.pipeline.deliveries import Chosen, DeliveryCommands, require_reason
 from backfill_assets.pipeline.land import delete_from_raw
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, contents_of_file, rows_in_raw
-from backfill_assets.pipeline.tables import writing
+from backfill_assets.pipeline.tables import read_table, write_days, writing
 from backfill_assets.storage.location import Location, remove_all
 from backfill_assets.storage.sources import discover
 
+_READ_AT_MOST: Final = 50
+"""How often a delivery is supposed to have been read into raw at most."""
 _KEPT: Final = 7 * 24
 """Hours that the files of raw stay after their rows were deleted: a reader of an older version may still need them."""
 
 
 @dataclass(frozen=True)
 class Purged:
-    """Deliveries whose rows are gone from raw, the number of these rows, and the days whose staging may still have rows of them."""
+    """Deliveries whose rows are gone from raw, or would be, and the number of these rows; none if all were purged before."""
 
-    deliveries: tuple[Delivery, ...]
-    rows: int
-    staged: Days = ()
+    deliveries: tuple[Delivery, ...] = ()
+    rows: int = 0
 
 
 @dataclass(frozen=True)
 class Purge:
-    """Deletes deliveries that no longer count from raw, for good.
+    """Deletes deliveries that no longer count from raw and from staging, for good.
 
     What counts is never deleted: withdraw it first, and build the days again that were built from it. Deliveries of days before the
     `start` of the dataset do not count: nothing is built from them any more.
@@ -51,34 +56,30 @@ class Purge:
         """What `execute` would delete: contents that are not in force, of delivery days `before` this one if it is given.
 
         Raises:
-            ArgumentError: nothing that fits has rows in raw without being in force.
-            SourceError: a file is still among the sources, where it would land again; or published days were built from it.
+            ArgumentError: nothing that fits has landed without being in force.
+            SourceError: a file is still among the sources, where it would land again, or these are not there; or published days
+                were built from it.
         """
-        loaded, ledger = self.pipeline.datasets[name], self.pipeline.ledger
-        commands = DeliveryCommands(self.pipeline)
-        history, known = frozenset(commands.all_days(name)), self._ever(name)
-        force = {one for one in in_force(loaded.dataset, known) if one.day in history}
-        fits = [one for one in known if chosen.fits(one) and (before is None or one.day < before)]
-        there = self._rows(name, {one.day for one in fits})
-        wanted = tuple(one for one in fits if one not in force and (one.rows or there.get(one.content)))
-        if not wanted:
-            counting = number_of(sum(one in force for one in fits), "file")
+        loaded, known = self.pipeline.datasets[name], self._ever(name)
+        force = {one for one in in_force(loaded.dataset, known) if one.day >= loaded.dataset.start}
+        fits = [one for one in known if _fits(one, chosen, before)]
+        there, purged = self._rows(name, {one.day for one in fits}), self._purged(name, known)
+        out = [one for one in fits if one not in force]
+        wanted = tuple(one for one in out if one not in purged or there.get(one.content))
+        if not out:
             asked = " ".join(filter(None, (str(chosen), f"--before {before}" if before is not None else "")))
             raise ArgumentError(
-                f"{name}: nothing that fits {asked} has rows in raw that do not count; {counting} of it in force, to be withdrawn "
-                f"first; see: backfill deliveries {name}"
+                f"{name}: nothing that fits {asked} has landed and does not count; {number_of(len(fits), 'file')} of it in force, "
+                f"to be withdrawn first; see: backfill deliveries {name}"
             )
-        self._require_gone_from_sources(name, [one for one in wanted if one.day in history])
+        self._require_gone_from_sources(name, [one for one in wanted if one.day >= loaded.dataset.start])
         self._require_not_published(name, wanted)
-        days = {day for one in wanted for day in loaded.dataset.brought_by(one.day)}
-        now, staged = self.pipeline.basis.staged_inputs(name, days), ledger.staged(name, days)
-        stale = sorted(day for day, one in staged.items() if one.inputs and one.inputs != now[day])
-        return Purged(wanted, sum(there.get(one.content, 0) for one in wanted), tuple(stale))
+        return Purged(wanted, sum(there.get(one.content, 0) for one in wanted))
 
     def execute(
         self, spark: SparkSession, name: str, chosen: Chosen, reason: str, before: dt.date | None = None
     ) -> Purged:
-        """Delete the rows from raw in one commit; repeat the call if it was interrupted.
+        """Delete the rows in one commit of each table; repeat the call if it was interrupted.
 
         Raises:
             ArgumentError: there is no reason, or as `plan`.
@@ -86,50 +87,58 @@ class Purge:
             StorageError: raw has other rows than expected afterwards.
         """
         require_reason(reason)
-        plan, ledger = self.plan(name, chosen, before), self.pipeline.ledger
-        days = {one.day for one in plan.deliveries}
+        self.plan(name, chosen, before)
+        ledger = self.pipeline.ledger
         with writing(spark, ledger, Layer.raw, name):
+            # Again: a landing may have been waited for.
+            wanted = self.plan(name, chosen, before).deliveries
             # First the ledger: from then on a launch knows that these rows are gone, and they cannot be taken back.
-            ledger.change_deliveries(plan.deliveries, Deed.purged, self.pipeline.identity.name(), reason)
-            asked = {one.content for one in plan.deliveries}
+            ledger.change_deliveries(wanted, Deed.purged, self.pipeline.identity.name(), reason)
+            asked, days = {one.content for one in wanted}, {one.day for one in wanted}
             gone = [one for one in ledger.deliveries(name, days) if one.content in asked and not one.landings]
-            return Purged(tuple(gone), self._delete(spark, name, gone), plan.staged)
+            rows = self._delete(spark, name, gone)
+        # Also of those that were purged before, by a call that was interrupted.
+        fits = [one for one in self._purged(name, self._ever(name)) if _fits(one, chosen, before)]
+        self._delete_staged(spark, name, fits)
+        return Purged(tuple(gone), rows)
 
     def old_files(self, name: str) -> tuple[str, ...]:
         """Files of raw that only had rows of purged deliveries and of such that raw still has, and left it a week ago.
 
         All other files that no version needs stay: after a restore, one of them may be the only copy of a delivery.
         """
-        loaded, ledger = self.pipeline.datasets[name], self.pipeline.ledger
+        loaded, known = self.pipeline.datasets[name], self._ever(name)
         path = self.pipeline.layout.raw_path(name)
-        if not loaded.dataset.lands_files or not is_table(path):
-            return ()
-        known = self._ever(name)
-        journal = ledger.delivery_journal(name, {one.day for one in known if not one.landings})
-        entries = {(entry.day, entry.path, entry.fingerprint) for entry in journal if entry.deed is Deed.purged}
-        purged = {one.content: one for one in known if not one.landings and one.content in entries}
+        purged = self._purged(name, known) if loaded.dataset.lands_files and is_table(path) else frozenset()
         if not purged:
             return ()
-        days = {one.day for one in purged.values()}
-        rows = self._rows(name, days)
+        rows = self._rows(name, {one.day for one in purged})
         complete = {one.content for one in known if one.landings and rows.get(one.content, 0) == one.rows > 0}
-        return tuple(sorted(_only_of(path, purged.keys(), complete)))
+        return tuple(sorted(_only_of(path, frozenset(one.content for one in purged), complete)))
 
-    def delete_files(self, name: str, files: Iterable[str]) -> None:
-        """Delete `old_files`."""
-        home = self.pipeline.layout.raw_path(name)
-        remove_all(home, [home / file for file in files])
+    def sweep(self, name: str, *, dry_run: bool = False) -> int:
+        """Delete `old_files`, or only find them; returns their number."""
+        home, files = self.pipeline.layout.raw_path(name), self.old_files(name)
+        if not dry_run:
+            remove_all(home, [home / file for file in files])
+        return len(files)
 
     def _ever(self, name: str) -> tuple[Delivery, ...]:
         """All deliveries that ever landed, also of days before the dataset's `start`."""
-        return self.pipeline.ledger.deliveries(
-            name, day_range(EARLIEST, DeliveryCommands(self.pipeline).all_days(name)[-1])
-        )
+        return self.pipeline.ledger.deliveries(name, day_range(EARLIEST, LATEST))
+
+    def _purged(self, name: str, known: Iterable[Delivery]) -> frozenset[Delivery]:
+        """The deliveries among these that were purged and have not landed again since."""
+        gone = {one.content: one for one in known if not one.landings}
+        journal = self.pipeline.ledger.delivery_journal(name, {one.day for one in gone.values()}) if gone else ()
+        last = {(entry.day, entry.path, entry.fingerprint): entry.deed for entry in journal}
+        return frozenset(one for content, one in gone.items() if last.get(content) is Deed.purged)
 
     def _rows(self, name: str, days: Collection[dt.date]) -> Mapping[FileContent, int]:
         return rows_in_raw(self.pipeline.layout.raw_path(name), days)
 
     def _require_gone_from_sources(self, name: str, wanted: Sequence[Delivery]) -> None:
+        self.pipeline.require_sources(name)
         days = {one.day for one in wanted}
         there = {f.content for f in discover(self.pipeline.datasets[name], self.pipeline.layout, days)}
         if still := [one for one in wanted if one.content in there]:
@@ -138,40 +147,66 @@ class Purge:
             )
 
     def _require_not_published(self, name: str, wanted: Sequence[Delivery]) -> None:
+        # A delivery that raw has lost no longer says how often it was read, and each time it had another name.
+        names = frozenset(
+            n for one in wanted for n in origins_ever(replace(one, landings=max(one.landings, _READ_AT_MOST)))
+        )
         around = DeliveryCommands(self.pipeline).built_from(name, wanted)
-        if days := self.pipeline.basis.published_from(name, around, wanted):
+        contents = Contents(self.pipeline.warehouse, self.pipeline.basis.fingerprints)
+        contents.of(name, around)  # another writer, such as a compaction, may have written the files
+        known = contents.supposed_contents(name, around)
+        if days := sorted(day for day, one in known.items() if names.intersection(one.deliveries or ())):
             raise SourceError(
                 f"{name} {format_days(days)}: published as built from what is to be purged; build these days again first: backfill "
                 f"refresh {name}"
             )
 
     def _delete(self, spark: SparkSession, name: str, gone: Sequence[Delivery]) -> int:
-        """Delete the rows of these deliveries, if raw has any; returns their number."""
+        """Delete the rows of these deliveries from raw, if it has any; returns their number."""
         days, contents = {one.day for one in gone}, {one.content for one in gone}
         before = self._rows(name, days)
         if not (there := [one for one in gone if before.get(one.content)]):
             return 0
-        version = table_at(self.pipeline.layout.raw_path(name)).version()
         delete_from_raw(spark, self.pipeline.datasets[name], self.pipeline.layout, there)
-        expected = {content: count for content, count in before.items() if content not in contents}
-        if dict(self._rows(name, days)) != expected:
+        after = self._rows(name, days)
+        if other := sorted(c for c in {*before, *after} - contents if before.get(c) != after.get(c)):
+            day, path, _ = other[0]
             raise StorageError(
-                f"{self.pipeline.layout.raw_path(name)}: raw has other rows after a purge than expected; version {version} has "
-                f"those from before: RESTORE TABLE … TO VERSION AS OF {version}, and report this"
+                f"{self.pipeline.layout.raw_path(name)}: while rows were purged, {before.get(other[0], 0)} rows of {path} ({day}) "
+                f"became {after.get(other[0], 0)}: another writer is at work there; see: backfill doctor"
             )
         return sum(before[one.content] for one in there)
 
+    def _delete_staged(self, spark: SparkSession, name: str, gone: Sequence[Delivery]) -> None:
+        """Delete the staged days that may have rows of these deliveries; what is needed of them is staged again."""
+        loaded, layout, ledger = self.pipeline.datasets[name], self.pipeline.layout, self.pipeline.ledger
+        dataset = loaded.dataset
+        touched = {d for one in gone for d in day_range(dataset.first_brought_by(one.day), one.day)}
+        now = self.pipeline.basis.staged_inputs(name, {day for day in touched if day >= dataset.start})
+        good = {day: one.place for day, one in ledger.staged(name, touched).items() if one.inputs == now.get(day)}
+        with writing(spark, ledger, Layer.staging, name):
+            for path in tables_in(layout.staging_path(name)) if touched else ():
+                rows = rows_by_day(path, dataset.partition_column, touched)
+                if days := [day for day, count in rows.items() if count and good.get(day) != path.name]:
+                    none = read_table(spark, path).where("false")
+                    write_days(none, path, dataset.partition_column, days)
+
+
+def _fits(one: Delivery, chosen: Chosen, before: dt.date | None) -> bool:
+    return chosen.fits(one) and (before is None or one.day < before)
+
 
 def _only_of(path: Location, purged: Collection[FileContent], complete: Collection[FileContent]) -> Iterator[str]:
-    table = table_at(path)
+    days, good = {f"{one[0]}" for one in purged}, {*purged, *complete}
     # Delta's own list of what is older than this and that no version since has, also of files that are gone.
-    for file in table.vacuum(retention_hours=_KEPT, dry_run=True, enforce_retention_duration=False, full=True):
+    for file in table_at(path).vacuum(retention_hours=_KEPT, dry_run=True, enforce_retention_duration=False, full=True):
         name, _, rest = file.partition("=")
         day = rest.partition("/")[0]
-        if name != DELIVERY_DAY or not file.endswith(".parquet") or day not in {f"{one[0]}" for one in purged}:
+        if name != DELIVERY_DAY or not file.endswith(".parquet") or day not in days or not (path / file).is_there():
             continue
-        contents = (
-            contents_of_file(path / file, dt.date.fromisoformat(day)) if (path / file).is_there() else frozenset()
-        )
-        if contents & set(purged) and contents <= {*purged, *complete}:
+        try:
+            contents = contents_of_file(path / file, dt.date.fromisoformat(day))
+        except (pa.ArrowException, OSError):
+            continue  # a writer that was killed: nobody knows what it has
+        if not contents.isdisjoint(purged) and contents <= good:
             yield file

@@ -150,7 +150,7 @@ _LAST_COMMIT: Final = "spark.databricks.delta.lastCommitVersionInSession"
 """Where Delta says in a session which version it committed last, of whatever table."""
 _WRITES: Final = itertools.count()
 """Numbers the writes of this process."""
-_LOOKED_AT: Final = 100
+_LOOKED_AT: Final = 10
 """In how many of the newest commits one is looked for of which Spark did not say that it made it."""
 
 

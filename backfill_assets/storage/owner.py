@@ -159,16 +159,24 @@ def take_warehouse(layout: Layout, ledger: Owner) -> None:
                 f"{warehouse / OWNER_FILE}: the store refused to create it, and it is not there; repeat the command"
             )
     _compare(warehouse, found, ledger)
-    if mark := _mark_in(found):
-        _require_mark(warehouse, mark, ledger.note_warehouse(mark), ledger.name)
+    mark = _mark_in(found)
+    noted = ledger.note_warehouse(mark or secrets.token_hex(8))
+    if mark:
+        _require_mark(warehouse, mark, noted, ledger.name)
+    else:
+        # An older version of this project took it.
+        (warehouse / OWNER_FILE).write(owner_mark(ledger.id, ledger.name, noted))
 
 
 def _require_same_place(warehouse: Location, ledger: Owner) -> None:
     """Refuse a place where nothing is, if the ledger has a warehouse: its releases would be in two places."""
-    if (ledger.warehouse or ledger.knows_releases()) and not _has_releases(warehouse):
+    has_one = ledger.warehouse or ledger.knows_releases()
+    # Another process may have taken it since somebody looked.
+    if has_one and not _has_releases(warehouse) and not _has_tables(warehouse) and _owner(warehouse) is None:
+        mark = owner_mark(ledger.id, ledger.name, ledger.warehouse)
         raise LayoutError(
-            f"{warehouse} is nobody's and has no releases, and {ledger.name} already has a warehouse: {_ELSEWHERE}. If it is lost, "
-            "restore it from a backup, with its ledger"
+            f"{warehouse} is nobody's and empty, and {ledger.name} already has a warehouse: {_ELSEWHERE}. If it is lost, restore "
+            f"it from a backup, with its ledger; if this is to be its place, write {mark} into {warehouse / OWNER_FILE}"
         )
 
 
@@ -183,6 +191,11 @@ def _mark_in(found: str) -> str:
     """The mark in the text of an owner; empty if it has none."""
     match = _MARK.search(found)
     return match[1] if match else ""
+
+
+def _has_tables(warehouse: Location) -> bool:
+    """Whether anything was landed there."""
+    return any(True for _ in (warehouse / Layer.raw).listed())
 
 
 def _has_releases(warehouse: Location) -> bool:

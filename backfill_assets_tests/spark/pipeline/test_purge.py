@@ -18,6 +18,7 @@ from backfill_assets.storage.disk import path_of
 from backfill_assets_tests.harness.without_dagster import publish
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, Kit
 
+TORN = "part-torn.parquet"
 WRONG, RIGHT = f"trips/{D1}-wrong.csv", f"trips/{D1}.csv"
 
 
@@ -44,7 +45,9 @@ def in_raw(application: Application) -> list[str]:
 
 def on_disk(application: Application, text: str) -> list[str]:
     """The data files of raw with a line that has this text, whatever version they belong to."""
-    files = (file for file in home(application).rglob("*.parquet") if "_delta_log" not in file.parts)
+    files = (
+        file for file in home(application).rglob("*.parquet") if "_delta_log" not in file.parts and file.name != TORN
+    )
     lines = {file: str(parquet.ParquetFile(file).read(columns=[LINE]).column(LINE).to_pylist()) for file in files}
     return [str(file.relative_to(home(application))) for file, found in lines.items() if text in found]
 
@@ -65,7 +68,7 @@ def test_what_counts_is_published_or_could_land_again_is_not_purged(kit: Kit, ap
         assert in_raw(application) == before
 
     refused(
-        ArgumentError, r"nothing that fits trips/.*-wrong\.csv has rows in raw that do not count; 1 file of it in force"
+        ArgumentError, r"nothing that fits trips/.*-wrong\.csv has landed and does not count; 1 file of it in force"
     )
     application.delivery_commands.withdraw("trips", Chosen(WRONG), "of another shop")
     refused(SourceError, r"-wrong\.csv: still among the sources")
@@ -76,7 +79,7 @@ def test_what_counts_is_published_or_could_land_again_is_not_purged(kit: Kit, ap
     with pytest.raises(ArgumentError, match="say why"):
         purge.execute(kit.spark, "trips", Chosen(WRONG), " ")
     plan = purge.plan("trips", Chosen(WRONG))
-    assert ([one.path for one in plan.deliveries], plan.rows, plan.staged) == ([WRONG], 1, ())
+    assert ([one.path for one in plan.deliveries], plan.rows) == ([WRONG], 1)
     with pytest.raises(ArgumentError, match="nothing that fits"):
         purge.plan("trips", Chosen(), before=D1)
     assert purge.plan("trips", Chosen(), before=D2) == plan
@@ -108,7 +111,7 @@ def test_what_is_purged_is_gone_from_raw_then_from_the_disk_and_no_day_becomes_s
     monkeypatch.setattr(purging, "_KEPT", 0)
     old = purging.Purge(application.pipeline).old_files("trips")
     assert list(old) == on_disk(application, "77")
-    purging.Purge(application.pipeline).delete_files("trips", old)
+    assert purging.Purge(application.pipeline).sweep("trips") == len(old)
     assert (on_disk(application, "77"), purging.Purge(application.pipeline).old_files("trips")) == ([], ())
     assert in_raw(application) == [RIGHT, f"trips/{D2}.csv"]
     publish(application, kit.spark, "trips", (D1, D2))
@@ -157,13 +160,14 @@ def test_the_older_content_of_a_corrected_file_is_purged_and_the_newest_stays(
     (other,) = home(application).glob(f"*{D2}/*.parquet")
     stray = other.with_name("part-of-nobody.parquet")
     stray.write_bytes(other.read_bytes())
+    (home(application) / on_disk(application, "77")[0]).with_name(TORN).write_bytes(b"PAR1 torn")
     beside = (home(application) / on_disk(application, "77")[0]).with_name("part-unknown.parquet")
     rows = parquet.read_table(home(application) / on_disk(application, "77")[0], partitioning=None)
     strange = rows.set_column(rows.column_names.index("_fingerprint"), "_fingerprint", [["f" * 64] * len(rows)])
     parquet.write_table(strange, beside)
     monkeypatch.setattr(purging, "_KEPT", 0)
     old = purging.Purge(application.pipeline).old_files("trips")
-    purging.Purge(application.pipeline).delete_files("trips", old)
+    assert purging.Purge(application.pipeline).sweep("trips") == len(old)
     assert stray.exists()
     assert on_disk(application, "77") == [str(beside.relative_to(home(application)))]
     publish(application, kit.spark, "trips", (D1, D2))
@@ -177,13 +181,58 @@ def test_what_lies_before_the_start_is_purged_and_stays_published(kit: Kit, appl
         purging.Purge(application.pipeline).plan("trips", Chosen(), before=D2)
     assert purging.Purge(later.pipeline).execute(kit.spark, "trips", Chosen(), "kept for a while", before=D2).rows == 2
     assert in_raw(later) == [f"trips/{D2}.csv"]
+    (place,) = path_of(kit.layout.staging_path("trips")).iterdir()
+    assert set(DeltaTable(str(place)).to_pyarrow_table().column("day").to_pylist()) == {D2}
     with pytest.raises(
-        ArgumentError, match=rf"nothing that fits trips/{D2}\.csv has rows in raw that do not count; 1 file"
+        ArgumentError, match=rf"nothing that fits trips/{D2}\.csv has landed and does not count; 1 file"
     ):
         purging.Purge(later.pipeline).plan("trips", Chosen(f"trips/{D2}.csv"))
     assert (later.tables["trips"].active(), later.basis.inputs("trips", (D2,))) == (published, before)
     publish(later, kit.spark, "trips", (D2,))
     assert [finding.what for finding in later.doctor.examine()] == []
+
+
+def test_a_superseded_content_that_is_purged_and_comes_again_does_not_count(kit: Kit, application: Application) -> None:
+    kit.deliver(D1, f"{D1},2,b,5,1.00", part="-wrong")
+    publish(application, kit.spark, "trips", (D1,))
+    purge = purging.Purge(application.pipeline)
+    assert purge.execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it").rows == 1
+    assert purge.execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it").deliveries == ()
+    kit.deliver(D1, f"{D1},2,b,77,1.00", part="-wrong")
+    application.pipeline.land(kit.spark, "trips", (D1,))
+    force = application.basis.in_force("trips", (D1,))
+    assert [one.path for one in force] == [RIGHT]
+    # The right file takes its place again; undoing a withdrawal by mistake does not ask for what was purged.
+    kit.deliver(D1, f"{D1},2,b,5,1.00", part="-wrong")
+    application.pipeline.land(kit.spark, "trips", (D1,))
+    purge.execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it")
+    application.delivery_commands.withdraw("trips", Chosen(WRONG), "a mistake")
+    application.delivery_commands.restore("trips", Chosen(WRONG), "it was right")
+    assert {one.path for one in application.basis.in_force("trips", (D1,))} == {WRONG, RIGHT}
+
+
+def test_staging_keeps_no_row_of_what_was_purged(kit: Kit, application: Application) -> None:
+    """Neither of days that are not staged again, nor in the table of columns that were staged before."""
+    staged = path_of(kit.layout.staging_path("trips"))
+
+    def amounts() -> list[list[int]]:
+        tables = (DeltaTable(str(place)).to_pyarrow_table() for place in sorted(staged.iterdir()))
+        return [sorted(int(one) for one in table.column("amount").to_pylist()) for table in tables]
+
+    assert amounts() == [[10, 10, 77]]
+    application.delivery_commands.withdraw("trips", Chosen(WRONG), "of another shop")
+    (path_of(kit.layout.sources) / WRONG).unlink()
+    kit.dataset(
+        "SELECT day, id, kind, amount, fee, 1 AS more, _lineage FROM raw",
+        key=["day", "id"], measures={}, checks={"row_count": {"tolerance": "100%"}},
+    )  # fmt: skip
+    changed = Application(kit.settings)
+    publish(changed, kit.spark, "trips", (D1, D2))
+    assert sorted(amounts()) == [[10, 10], [10, 10, 77]]
+    purging.Purge(changed.pipeline).execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it")
+    assert sorted(amounts()) == [[10], [10, 10]]
+    publish(changed, kit.spark, "trips", (D1, D2))
+    assert ["with columns of an earlier staging model" in one.what for one in changed.doctor.examine()] == [True]
 
 
 def test_a_delivery_that_counts_again_since_somebody_looked_is_not_purged(kit: Kit, application: Application) -> None:

@@ -601,6 +601,22 @@ def test_lost_files_come_back_and_the_others_stay(world: World) -> None:
     again.close()
 
 
+def test_a_ledger_that_had_taken_a_place_before_gets_the_warehouse_that_is_restored_with_it(world: World) -> None:
+    """Whoever opened a session on the new host before the restore has taken an empty place, here or elsewhere."""
+    world.released({DAYS[0]: [1]})
+    backup(world)
+    for into, before in (("same", "same"), ("new", "other")):
+        home = world.folder.parent / f"{world.folder.name} {into}"
+        home.mkdir()
+        early = World(home, world.described, clock=world.clock)
+        take_warehouse(layout(world.folder.parent / f"{world.folder.name} {before}"), early.ledger)
+        early.close()
+        again, _ = restored(world, into=home)
+        take_warehouse(layout(home), again.ledger)
+        assert again.content() == {DAYS[0]: [1]}
+        again.close()
+
+
 def test_a_copy_beside_the_original_is_another_ledger(world: World) -> None:
     take_warehouse(layout(world.folder), world.ledger)
     world.released({DAYS[0]: [1]})

@@ -212,7 +212,7 @@ def test_impossible_arguments_are_refused(house: House) -> None:
             ArgumentError,
             "say which: a file, a folder with --prefix, or --before DAY",
         ),
-        (("purge", "sales", FILE, "--dry-run"), ArgumentError, r"rows in raw that do not count; 1 file of it in force"),
+        (("purge", "sales", FILE, "--dry-run"), ArgumentError, r"has landed and does not count; 1 file of it in force"),
         (("purge", "sales", FILE, "--before", "yesterday", "--dry-run"), InvalidDayError, "--before"),
         (("withdraw", "sales", "y.csv", "--reason", "x"), ArgumentError, r"nothing that fits y\.csv has landed"),
         (

@@ -6,6 +6,7 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from backfill_assets.storage.owner import (
     Restoring,
     begin_restore,
     end_restore,
+    owner_mark,
     require_one_winner,
     require_owner,
     take_warehouse,
@@ -155,9 +157,14 @@ def test_a_ledger_has_one_warehouse(warehouse: Location) -> None:
             LayoutError, match=r"elsewhere is nobody's.*mine\.db already has a warehouse.*AWS_ENDPOINT_URL"
         ):
             writes(elsewhere, ledger)
-        with pytest.raises(LayoutError, match=r"elsewhere is nobody's"):
+        with pytest.raises(LayoutError, match=r"elsewhere is nobody's and empty"):
             writes(elsewhere, Known(OURS, "of a version that noted no warehouse", releases=True))
     assert not elsewhere.warehouse.is_folder() or names(elsewhere.warehouse) == []
+    # Nor is it refused where something was landed: a file `_owner` that was damaged is removed by hand.
+    landed = warehouse.parent / "landed"
+    (landed / "raw" / "sales").make_folder()
+    (landed / "raw" / "sales" / "x.parquet").write("")
+    take_warehouse(layout(landed), ledger)
     # Its own warehouse without the file is taken again, under the mark that it had.
     manifest = warehouse / "published" / "sales" / "_releases" / "r_1.json"
     manifest.parent.make_folder()
@@ -166,6 +173,31 @@ def test_a_ledger_has_one_warehouse(warehouse: Location) -> None:
     ledger.releases = True
     take_warehouse(layout(warehouse), ledger)
     require_owner(layout(warehouse), ledger, writes=True)
+
+
+def test_a_warehouse_that_an_older_version_took_gets_its_mark(warehouse: Location) -> None:
+    warehouse.make_folder()
+    (warehouse / OWNER_FILE).write(owner_mark(OURS, "ledger mine.db"))
+    ledger = Known(OURS, "ledger mine.db", releases=True)
+    require_owner(layout(warehouse), ledger)
+    take_warehouse(layout(warehouse), ledger)
+    assert (warehouse / OWNER_FILE).text() == owner_mark(OURS, "ledger mine.db", ledger.warehouse)
+    assert ledger.warehouse
+
+
+def test_a_process_that_comes_second_at_the_first_start_is_not_refused(warehouse: Location) -> None:
+    """It found no owner; before it asks its ledger, another process of the installation takes the warehouse."""
+
+    first = Known(OURS, "ledger mine.db")
+
+    class Second(Known):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "warehouse" and not first.warehouse:
+                take_warehouse(layout(warehouse), first)
+            return getattr(first, name) if name in {"warehouse", "note_warehouse"} else super().__getattribute__(name)
+
+    take_warehouse(layout(warehouse), Second(OURS, "ledger mine.db"))
+    assert first.warehouse in (warehouse / OWNER_FILE).text()
 
 
 def test_a_release_at_another_place_is_refused_and_nothing_is_settled_there(tmp_path: Path) -> None:
@@ -177,7 +209,7 @@ def test_a_release_at_another_place_is_refused_and_nothing_is_settled_there(tmp_
     (tmp_path / "two").mkdir()
     moved = World(tmp_path / "two", ledger=f"sqlite:///{world.folder / 'ledger.db'}", clock=world.clock)
     for act in (lambda: moved.reconcile().run(), lambda: moved.publisher().release(unit.id)):
-        with pytest.raises(LayoutError, match="is nobody's and has no releases"):
+        with pytest.raises(LayoutError, match="is nobody's and empty"):
             act()
     assert world.content() == {DAYS[0]: [1]}
     world.close(), moved.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -85,8 +86,9 @@ class RestoreBackup:
             self.checkpoint("begin")
             self._copy(folder, saved, missing)
             self.checkpoint("files")
+            mark = ledger.warehouse if is_filled else secrets.token_hex(8)
             if not is_filled:
-                copies.restore(file, self.ledger_url, backup.id, backup.at, last)
+                copies.restore(file, self.ledger_url, backup.id, backup.at, last, mark)
             self.checkpoint("ledger")
             warnings = [
                 f"decisions after {backup.at:%Y-%m-%d %H:%M:%S} UTC are lost, such as withdrawals, holds and approvals",
@@ -95,7 +97,7 @@ class RestoreBackup:
             ]
             if replaced and replaced == instead:
                 warnings += _handed_over(folder, ledger)
-            end_restore(self.layout, ledger.id, ledger.name)
+            end_restore(self.layout, ledger.id, ledger.name, mark)
         return Restored(backup, len(missing), sum(saved.files[path].size for path in missing), tuple(warnings))
 
     def _there(self, backup: Backup) -> Mapping[str, int]:

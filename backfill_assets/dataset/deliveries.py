@@ -99,6 +99,45 @@ def require_months(dataset: Dataset, known: Iterable[Delivery]) -> None:
         )
 
 
+def require_known_decision(dataset: Dataset, known: Iterable[Delivery], journal: Iterable[DeliveryEntry]) -> None:
+    """Refuse days on which a delivery does not count only because it was purged, and nobody has said what is to count instead.
+
+    It was delivered again, or what took its place was withdrawn, or the history begins earlier now. `known` has all deliveries of
+    their days, `journal` what happened to them.
+
+    Raises:
+        SourceError: names such a file, and says what to do.
+    """
+    decided = {(e.day, e.path, e.fingerprint): e.deed for e in journal if e.deed in {Deed.withdrawn, Deed.restored}}
+
+    def by_purge(one: Delivery) -> bool:
+        return one.withdrawn and decided.get(one.content) is not Deed.withdrawn
+
+    every = tuple(known)
+    would = in_force(dataset, [replace(one, withdrawn=False) if by_purge(one) else one for one in every])
+    purged = {one.content for one in every if by_purge(one)}
+    if missing := [one for one in would if one.content in purged]:
+        one = missing[0]
+        raise SourceError(
+            f"{dataset.name} {one.day}: {one.path} ({one.fingerprint[:8]}) would count, and was purged; deliver other content at "
+            f"its path. Or let it count again: put it back, launch raw of {one.day}, then backfill withdraw {dataset.name} "
+            f"{one.path} --undo --reason TEXT. Or leave it out: --undo, then withdraw it"
+        )
+
+
+def require_packed_once(dataset: Dataset, known: Iterable[Delivery]) -> None:
+    """Refuse days on which one file would count twice, plain and compressed; see `packed_twice`.
+
+    Raises:
+        SourceError: names both, and says what to do.
+    """
+    if twice := packed_twice(dataset, known):
+        raise SourceError(
+            f"{dataset.name} {twice[0].day}: {twice[0].path} and {twice[1].path} are one file, plain and compressed, and both "
+            f"would count; take out the older one: backfill withdraw {dataset.name} {twice[0].path} --reason TEXT"
+        )
+
+
 def packed_twice(dataset: Dataset, known: Iterable[Delivery]) -> tuple[Delivery, ...]:
     """Two deliveries in force of a day whose paths differ only in the ending of compressed text; empty if there are none.
 

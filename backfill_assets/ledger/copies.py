@@ -48,11 +48,15 @@ def save(frozen: Connection, file: Path) -> None:
 
 @dataclass(frozen=True)
 class TargetLedger:
-    """A ledger that a backup is restored into: its id, its place for messages, and which backup it was filled from, if any."""
+    """A ledger that a backup is restored into: its id, and its place for messages.
+
+    `filled_from` is the backup that it was filled from, and `warehouse` the mark of its warehouse; both may be empty.
+    """
 
     id: str
     name: str
     filled_from: str
+    warehouse: str
 
 
 def migrated(file: Path) -> None:
@@ -76,16 +80,18 @@ def require_empty(url: str, backup: str) -> TargetLedger:
             found = read_meta(connection, meta, _FILLED_FROM) or ""
             if found != backup:
                 _require_empty(connection, database)
-            return TargetLedger(read_meta(connection, meta, _ID) or "", database.name, found)
+            mark = read_meta(connection, meta, WAREHOUSE) or ""
+            return TargetLedger(read_meta(connection, meta, _ID) or "", database.name, found, mark)
     finally:
         database.close()
 
 
-def restore(file: Path, url: str, backup: str, at: dt.datetime, last_attempt: int) -> None:
+def restore(file: Path, url: str, backup: str, at: dt.datetime, last_attempt: int, warehouse: str) -> None:
     """Write all that a file has into the empty ledger at a SQLAlchemy URL, in one transaction.
 
-    The ledger keeps its own id. Locks are free afterwards, and keep their tokens. Attempts that were running are lost at the time
-    `at` of the backup. New numbers follow the saved ones, and those of attempts also follow `last_attempt`.
+    The ledger keeps its own id, and gets the mark of the `warehouse` that is restored with it. Locks are free afterwards, and
+    keep their tokens. Attempts that were running are lost at the time `at` of the backup. New numbers follow the saved ones, and
+    those of attempts also follow `last_attempt`.
 
     Raises:
         LedgerError: the ledger at the URL is not empty.
@@ -94,13 +100,14 @@ def restore(file: Path, url: str, backup: str, at: dt.datetime, last_attempt: in
     try:
         with saved.read() as source, database.write() as target:
             _require_empty(target, database)
-            # It gets the mark of the warehouse that is restored with it, whichever it had before.
             target.execute(delete(meta).where(meta.c.key.not_in(_OWN) | meta.c.key.in_([_FILLED_FROM, WAREHOUSE])))
             target.execute(delete(locks))
             for table in _ORDERED:
                 if table.name not in _NOT_RESTORED:
                     _copy(source, target, table)
-            target.execute(insert(meta).values(key=_FILLED_FROM, value=backup))
+            target.execute(
+                insert(meta), [{"key": _FILLED_FROM, "value": backup}, {"key": WAREHOUSE, "value": warehouse}]
+            )
             target.execute(update(locks).values(until=None))
             lose_attempts(target, true(), at)
             _go_on_counting(target, last_attempt, sqlite=database.is_sqlite)

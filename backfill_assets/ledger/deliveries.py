@@ -72,6 +72,13 @@ class DeliveryRows(Rows):
         with self._database.read() as connection:
             return _of(connection, dataset, days)
 
+    def deliveries_since(self, dataset: str, first: dt.date) -> tuple[Delivery, ...]:
+        """All deliveries of this delivery day and later ones, as `deliveries`."""
+        these = (_DELIVERIES.c.dataset == dataset) & (_DELIVERIES.c.day >= first)
+        query = select(*_COLUMNS).where(these).order_by(_DELIVERIES.c.landed_at, _DELIVERIES.c.number)
+        with self._database.read() as connection:
+            return tuple(Delivery(**row) for row in connection.execute(query).mappings())
+
     def delivery_journal(self, dataset: str, days: Collection[dt.date]) -> tuple[DeliveryEntry, ...]:
         """What happened to the deliveries of these days after their landing, oldest first."""
         asked, table = frozenset(days), delivery_journal

@@ -17,6 +17,7 @@ from backfill_assets.core.layers import Layer
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import DeliveryStanding, heads, place_of, standings
 from backfill_assets.evidence.basis import published_among
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.tables import writing
@@ -84,7 +85,7 @@ class DeliveryCommands:
             SourceError: a file fits two days, or is a link to nothing.
         """
         loaded, ledger = self.pipeline.datasets[name], self.pipeline.ledger
-        asked = self._due(name, days) or self.all_days(name)
+        asked = self._due(name, days) or self._all_days(name)
         known = ledger.deliveries(name, asked)
         files = {(f.day, f.path): f for f in discover(loaded, self.pipeline.layout, asked)}
         last, journal = heads(known), ledger.delivery_journal(name, asked)
@@ -114,11 +115,12 @@ class DeliveryCommands:
             ArgumentError: there is no reason, or nothing that fits was withdrawn.
         """
         wanted = [one for one in self._known(name) if one.withdrawn and chosen.fits(one)]
-        there = [one for one in wanted if one.landings]
-        if wanted and not there:
+        purged = purged_among(self.pipeline.ledger, name, wanted)
+        there = [one for one in wanted if one not in purged] or wanted
+        if lost := [one for one in there if not one.landings]:
             raise SourceError(
-                f"{wanted[0].path}: raw no longer has its rows, which were lost or purged; put the file back as it was "
-                f"(SHA-256 {wanted[0].fingerprint}), launch raw of {wanted[0].day}, then restore it"
+                f"{lost[0].path}: raw no longer has its rows, which were lost or purged; put the file back as it was "
+                f"(SHA-256 {lost[0].fingerprint}), launch raw of {lost[0].day}, then restore it"
             )
         return self._changed(name, chosen, there, Deed.restored, reason)
 
@@ -190,14 +192,13 @@ class DeliveryCommands:
         return tuple(sorted(days))
 
     def _known(self, name: str) -> tuple[Delivery, ...]:
-        return self.pipeline.ledger.deliveries(name, self.all_days(name))
+        return self.pipeline.ledger.deliveries_since(name, self.pipeline.datasets[name].dataset.start)
 
     def _due(self, name: str, days: Days) -> Days:
         dataset = self.pipeline.datasets[name].dataset
         return tuple(sorted({dataset.due(day) for day in days}))
 
-    def all_days(self, name: str) -> Days:
-        """The delivery days of the whole history, and of the windows of its days."""
+    def _all_days(self, name: str) -> Days:
         dataset = self.pipeline.datasets[name].dataset
         newest = max(dataset.start, dataset.newest_day(self.pipeline.clock.now()))
         return dataset.fact_delivery_days(day_range(dataset.start, newest))
@@ -210,6 +211,14 @@ def _source(dataset: Dataset, one: Delivery, last: Mapping[Place, Delivery], fil
     if file is None:
         return "gone" if dataset.landing.template.fits(*place_of(one)) else "no longer fits source.path"
     return "as landed" if file.fingerprint == one.fingerprint else "other content, not landed yet"
+
+
+def purged_among(ledger: Ledger, name: str, known: Iterable[Delivery]) -> frozenset[Delivery]:
+    """The deliveries among these that were purged and have not landed again since."""
+    gone = {one.content: one for one in known if not one.landings}
+    journal = ledger.delivery_journal(name, {one.day for one in gone.values()}) if gone else ()
+    last = {(entry.day, entry.path, entry.fingerprint): entry.deed for entry in journal}
+    return frozenset(one for content, one in gone.items() if last.get(content) is Deed.purged)
 
 
 def require_reason(reason: str) -> None:

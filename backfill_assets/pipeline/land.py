@@ -19,9 +19,10 @@ from backfill_assets.dataset.deliveries import (
     in_force,
     in_order,
     outdated,
-    packed_twice,
     require_in_path,
+    require_known_decision,
     require_months,
+    require_packed_once,
     to_land_again,
 )
 from backfill_assets.dataset.loaded import LoadedDataset
@@ -99,16 +100,12 @@ def _require_still(
 
     All `seen` files are checked, also empty ones: the ledger records each as it was seen. `stamps` are from before any was read.
     """
-    moved = list(seen)
-    try:
-        still = layout.sources.each(lambda file: _is_still(file, stamps[file]), seen)
-        moved = [file for file, same in zip(seen, still, strict=True) if not same]
-    finally:
-        # Also if the store does not say whether they are as they were.
-        if moved and landed:
-            delete_from_raw(spark, loaded, layout, landed)
+    still = layout.sources.each(lambda file: _is_still(file, stamps[file]), seen)
+    moved = [file for file, same in zip(seen, still, strict=True) if not same]
     if not moved:
         return
+    if landed:
+        delete_from_raw(spark, loaded, layout, landed)
     more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
     raise SourceError(
         f"{moved[0].path}{more} changed or vanished while it was read; nothing of this batch was landed. Deliver files under a "
@@ -333,11 +330,9 @@ class Landing(OnWarehouse):
         require_months(loaded.dataset, around)
         known = [one for one in around if one.day in window]
         require_in_path(loaded.dataset, known)
-        if twice := packed_twice(loaded.dataset, known):
-            raise SourceError(
-                f"{name} {twice[0].day}: {twice[0].path} and {twice[1].path} are one file, plain and compressed, and both would "
-                f"count; take out the older one: backfill withdraw {name} {twice[0].path} --reason TEXT"
-            )
+        require_packed_once(loaded.dataset, known)
+        if any(one.withdrawn for one in known):
+            require_known_decision(loaded.dataset, known, self.ledger.delivery_journal(name, window))
         require_raw(loaded, self.layout, known)
         if lost := [one for one in force if not one.landings]:
             raise SourceError(

@@ -10,25 +10,25 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from backfill_assets.core.days import EARLIEST, LATEST, day_range, format_days
+from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, FileContent
 from backfill_assets.core.errors import ArgumentError, SourceError, StorageError
 from backfill_assets.core.layers import Layer
-from backfill_assets.core.text import number_of
+from backfill_assets.core.text import in_one_line, number_of
 from backfill_assets.dataset.deliveries import in_force
-from backfill_assets.delta.opening import is_table, table_at, tables_in
+from backfill_assets.delta.opening import DeltaError, is_table, table_at, tables_in
 from backfill_assets.delta.reading import rows_by_day
 from backfill_assets.evidence.basis import Contents
 from backfill_assets.evidence.inputs import origins_ever
 from backfill_assets.pipeline.batch import Pipeline
-from backfill_assets.pipeline.deliveries import Chosen, DeliveryCommands, require_reason
+from backfill_assets.pipeline.deliveries import Chosen, DeliveryCommands, purged_among, require_reason
 from backfill_assets.pipeline.land import delete_from_raw
 from backfill_assets.pipeline.raw_table import DELIVERY_DAY, contents_of_file, rows_in_raw
 from backfill_assets.pipeline.tables import read_table, write_days, writing
 from backfill_assets.storage.location import Location, remove_all
 from backfill_assets.storage.sources import discover
 
-_READ_AT_MOST: Final = 50
+_READ_AT_MOST: Final = 10
 """How often a delivery is supposed to have been read into raw at most."""
 _KEPT: Final = 7 * 24
 """Hours that the files of raw stay after their rows were deleted: a reader of an older version may still need them."""
@@ -72,8 +72,9 @@ class Purge:
                 f"{name}: nothing that fits {asked} has landed and does not count; {number_of(len(fits), 'file')} of it in force, "
                 f"to be withdrawn first; see: backfill deliveries {name}"
             )
-        self._require_gone_from_sources(name, [one for one in wanted if one.day >= loaded.dataset.start])
-        self._require_not_published(name, wanted)
+        if wanted:
+            self._require_gone_from_sources(name, [one for one in wanted if one.day >= loaded.dataset.start])
+            self._require_not_published(name, wanted)
         return Purged(wanted, sum(there.get(one.content, 0) for one in wanted))
 
     def execute(
@@ -117,22 +118,26 @@ class Purge:
         return tuple(sorted(_only_of(path, frozenset(one.content for one in purged), complete)))
 
     def sweep(self, name: str, *, dry_run: bool = False) -> int:
-        """Delete `old_files`, or only find them; returns their number."""
-        home, files = self.pipeline.layout.raw_path(name), self.old_files(name)
+        """Delete `old_files`, or only find them; returns their number.
+
+        Raises:
+            StorageError: the log or a file of raw cannot be read.
+        """
+        home = self.pipeline.layout.raw_path(name)
+        try:
+            files = self.old_files(name)
+        except (DeltaError, pa.ArrowException) as error:
+            raise StorageError(f"{home}: cannot be read: {in_one_line(error)}; see: backfill doctor") from error
         if not dry_run:
             remove_all(home, [home / file for file in files])
         return len(files)
 
     def _ever(self, name: str) -> tuple[Delivery, ...]:
         """All deliveries that ever landed, also of days before the dataset's `start`."""
-        return self.pipeline.ledger.deliveries(name, day_range(EARLIEST, LATEST))
+        return self.pipeline.ledger.deliveries_since(name, dt.date.min)
 
     def _purged(self, name: str, known: Iterable[Delivery]) -> frozenset[Delivery]:
-        """The deliveries among these that were purged and have not landed again since."""
-        gone = {one.content: one for one in known if not one.landings}
-        journal = self.pipeline.ledger.delivery_journal(name, {one.day for one in gone.values()}) if gone else ()
-        last = {(entry.day, entry.path, entry.fingerprint): entry.deed for entry in journal}
-        return frozenset(one for content, one in gone.items() if last.get(content) is Deed.purged)
+        return purged_among(self.pipeline.ledger, name, known)
 
     def _rows(self, name: str, days: Collection[dt.date]) -> Mapping[FileContent, int]:
         return rows_in_raw(self.pipeline.layout.raw_path(name), days)
@@ -147,15 +152,14 @@ class Purge:
             )
 
     def _require_not_published(self, name: str, wanted: Sequence[Delivery]) -> None:
-        # A delivery that raw has lost no longer says how often it was read, and each time it had another name.
-        names = frozenset(
-            n for one in wanted for n in origins_ever(replace(one, landings=max(one.landings, _READ_AT_MOST)))
-        )
         around = DeliveryCommands(self.pipeline).built_from(name, wanted)
         contents = Contents(self.pipeline.warehouse, self.pipeline.basis.fingerprints)
         contents.of(name, around)  # another writer, such as a compaction, may have written the files
-        known = contents.supposed_contents(name, around)
-        if days := sorted(day for day, one in known.items() if names.intersection(one.deliveries or ())):
+        known = {d: set(c.deliveries or ()) for d, c in contents.supposed_contents(name, around).items()}
+        # A delivery that raw has lost no longer says how often it was read, and each time it had another name.
+        ever = (replace(one, landings=max(one.landings, _READ_AT_MOST)) for one in wanted if known)
+        names = frozenset(name for one in ever for name in origins_ever(one))
+        if days := sorted(day for day, own in known.items() if own & names):
             raise SourceError(
                 f"{name} {format_days(days)}: published as built from what is to be purged; build these days again first: backfill "
                 f"refresh {name}"
@@ -182,14 +186,17 @@ class Purge:
         loaded, layout, ledger = self.pipeline.datasets[name], self.pipeline.layout, self.pipeline.ledger
         dataset = loaded.dataset
         touched = {d for one in gone for d in day_range(dataset.first_brought_by(one.day), one.day)}
-        now = self.pipeline.basis.staged_inputs(name, {day for day in touched if day >= dataset.start})
-        good = {day: one.place for day, one in ledger.staged(name, touched).items() if one.inputs == now.get(day)}
         with writing(spark, ledger, Layer.staging, name):
+            stale = self.pipeline.days_to_stage(name, tuple(sorted(day for day in touched if day >= dataset.start)))
+            good = {
+                d: one.place for d, one in ledger.staged(name, touched).items() if d >= dataset.start and d not in stale
+            }
             for path in tables_in(layout.staging_path(name)) if touched else ():
-                rows = rows_by_day(path, dataset.partition_column, touched)
+                # Of an older staging model, perhaps with another name of the day.
+                (partition,) = table_at(path).metadata().partition_columns
+                rows = rows_by_day(path, partition, touched)
                 if days := [day for day, count in rows.items() if count and good.get(day) != path.name]:
-                    none = read_table(spark, path).where("false")
-                    write_days(none, path, dataset.partition_column, days)
+                    write_days(read_table(spark, path).where("false"), path, partition, days)
 
 
 def _fits(one: Delivery, chosen: Chosen, before: dt.date | None) -> bool:
@@ -206,7 +213,7 @@ def _only_of(path: Location, purged: Collection[FileContent], complete: Collecti
             continue
         try:
             contents = contents_of_file(path / file, dt.date.fromisoformat(day))
-        except (pa.ArrowException, OSError):
-            continue  # a writer that was killed: nobody knows what it has
+        except (pa.ArrowException, KeyError):
+            continue  # of a writer that was killed, or of somebody else: nobody knows what it has
         if not contents.isdisjoint(purged) and contents <= good:
             yield file

@@ -26,6 +26,7 @@ _WRITERS: Final = 16
 _RACES: Final = 8
 _TRIES: Final = 3
 _SHOWN: Final = 200
+_LOG: Final = "_delta_log"
 _WAREHOUSE: Final = "warehouse"
 _MARK: Final = re.compile(rf'"{_WAREHOUSE}":"([0-9a-f]+)"')
 _ELSEWHERE: Final = (
@@ -116,8 +117,8 @@ def is_being_restored(layout: Layout, ledger: str) -> bool:
     return _known(layout.warehouse).get(_RESTORING) == ledger
 
 
-def end_restore(layout: Layout, ledger: str, name: str) -> None:
-    """Let the ledger that was restored use the warehouse, which is another one than before.
+def end_restore(layout: Layout, ledger: str, name: str, mark: str) -> None:
+    """Let the ledger that was restored use the warehouse, which is another one than before and has a mark of its own.
 
     Raises:
         LayoutError: somebody has ended the restore meanwhile, by removing its mark.
@@ -126,7 +127,7 @@ def end_restore(layout: Layout, ledger: str, name: str) -> None:
         raise LayoutError(
             f"{layout.warehouse}: somebody has ended this restore, the file {OWNER_FILE} is no longer ours; nothing of it counts"
         )
-    (layout.warehouse / OWNER_FILE).write(owner_mark(ledger, name, secrets.token_hex(8)))
+    (layout.warehouse / OWNER_FILE).write(owner_mark(ledger, name, mark))
 
 
 def take_warehouse(layout: Layout, ledger: Owner) -> None:
@@ -160,6 +161,8 @@ def take_warehouse(layout: Layout, ledger: Owner) -> None:
             )
     _compare(warehouse, found, ledger)
     mark = _mark_in(found)
+    if not mark and not _may_be_its_place(warehouse, ledger):
+        raise LayoutError(f"{warehouse} is another warehouse (without a mark) than that of {ledger.name}: {_ELSEWHERE}")
     noted = ledger.note_warehouse(mark or secrets.token_hex(8))
     if mark:
         _require_mark(warehouse, mark, noted, ledger.name)
@@ -170,14 +173,19 @@ def take_warehouse(layout: Layout, ledger: Owner) -> None:
 
 def _require_same_place(warehouse: Location, ledger: Owner) -> None:
     """Refuse a place where nothing is, if the ledger has a warehouse: its releases would be in two places."""
-    has_one = ledger.warehouse or ledger.knows_releases()
     # Another process may have taken it since somebody looked.
-    if has_one and not _has_releases(warehouse) and not _has_tables(warehouse) and _owner(warehouse) is None:
+    if not _may_be_its_place(warehouse, ledger) and _owner(warehouse) is None:
         mark = owner_mark(ledger.id, ledger.name, ledger.warehouse)
         raise LayoutError(
             f"{warehouse} is nobody's and empty, and {ledger.name} already has a warehouse: {_ELSEWHERE}. If it is lost, restore "
             f"it from a backup, with its ledger; if this is to be its place, write {mark} into {warehouse / OWNER_FILE}"
         )
+
+
+def _may_be_its_place(warehouse: Location, ledger: Owner) -> bool:
+    if ledger.knows_releases():
+        return _has_releases(warehouse)
+    return not ledger.warehouse or _has_tables(warehouse)
 
 
 def _require_mark(warehouse: Location, found: str, own: str, name: str) -> None:
@@ -195,7 +203,7 @@ def _mark_in(found: str) -> str:
 
 def _has_tables(warehouse: Location) -> bool:
     """Whether anything was landed there."""
-    return any(True for _ in (warehouse / Layer.raw).listed())
+    return any((table / _LOG).is_folder() for table in (warehouse / Layer.raw).listed())
 
 
 def _has_releases(warehouse: Location) -> bool:

@@ -190,24 +190,39 @@ def test_what_lies_before_the_start_is_purged_and_stays_published(kit: Kit, appl
     assert (later.tables["trips"].active(), later.basis.inputs("trips", (D2,))) == (published, before)
     publish(later, kit.spark, "trips", (D2,))
     assert [finding.what for finding in later.doctor.examine()] == []
+    # The history begins earlier again: its files land, and nobody has said that they count.
+    application.pipeline.land(kit.spark, "trips", (D1,))
+    with pytest.raises(SourceError, match="would count, and was purged"):
+        application.pipeline.stage(kit.spark, "trips", (D1,))
 
 
-def test_a_superseded_content_that_is_purged_and_comes_again_does_not_count(kit: Kit, application: Application) -> None:
+def test_a_superseded_content_that_is_purged_and_comes_again_waits_for_a_decision(
+    kit: Kit, application: Application
+) -> None:
     kit.deliver(D1, f"{D1},2,b,5,1.00", part="-wrong")
     publish(application, kit.spark, "trips", (D1,))
-    purge = purging.Purge(application.pipeline)
+    purge, commands = purging.Purge(application.pipeline), application.delivery_commands
     assert purge.execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it").rows == 1
     assert purge.execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it").deliveries == ()
+    publish(application, kit.spark, "trips", (D1,))
     kit.deliver(D1, f"{D1},2,b,77,1.00", part="-wrong")
     application.pipeline.land(kit.spark, "trips", (D1,))
-    force = application.basis.in_force("trips", (D1,))
-    assert [one.path for one in force] == [RIGHT]
-    # The right file takes its place again; undoing a withdrawal by mistake does not ask for what was purged.
+    # Neither of the two contents counts: without the file the day would be smaller, and every check might pass.
+    assert [one.path for one in application.basis.in_force("trips", (D1,))] == [RIGHT]
+    with pytest.raises(
+        SourceError, match=rf"{WRONG} \(.*\) would count, and was purged; deliver other content.*--undo"
+    ):
+        application.pipeline.stage(kit.spark, "trips", (D1,))
+    commands.restore("trips", Chosen(WRONG), "it was right")
+    assert application.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 2}
+    commands.withdraw("trips", Chosen(WRONG), "it was wrong after all")
+    assert application.pipeline.stage(kit.spark, "trips", (D1,)) == {D1: 1}
+    # The right file takes its place again, and undoing a withdrawal by mistake does not ask for what was purged.
     kit.deliver(D1, f"{D1},2,b,5,1.00", part="-wrong")
     application.pipeline.land(kit.spark, "trips", (D1,))
     purge.execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it")
-    application.delivery_commands.withdraw("trips", Chosen(WRONG), "a mistake")
-    application.delivery_commands.restore("trips", Chosen(WRONG), "it was right")
+    commands.withdraw("trips", Chosen(WRONG), "a mistake")
+    commands.restore("trips", Chosen(WRONG), "it was right")
     assert {one.path for one in application.basis.in_force("trips", (D1,))} == {WRONG, RIGHT}
 
 

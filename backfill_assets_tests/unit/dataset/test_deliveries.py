@@ -20,6 +20,7 @@ from backfill_assets.dataset.deliveries import (
     out_of_path,
     packed_twice,
     received,
+    require_known_decision,
     require_months,
     standings,
 )
@@ -229,6 +230,46 @@ def test_a_delivery_that_was_read_again_is_still_found_by_the_names_in_stored_co
     assert origin(one) in origins_ever(again)
     assert origin(one) != origin(again)
     assert not origins_ever(again) & origins_ever(replace(again, fingerprint="bb"))
+
+
+def test_what_does_not_count_only_because_it_was_purged_waits_for_a_decision() -> None:
+    """Otherwise a day would be built without a file, and the checks of its other files might all pass."""
+
+    def purged(one: Delivery) -> Delivery:
+        return replace(one, rows=0, landings=0, withdrawn=True)
+
+    def journal(one: Delivery, *deeds: Deed) -> list[DeliveryEntry]:
+        return [DeliveryEntry("trips", one.day, one.path, one.fingerprint, deed, one.order, NOON) for deed in deeds]
+
+    old, new, other = (
+        a_file(D7, path, content, hour) for hour, (path, content) in enumerate([("p", "1"), ("p", "2"), ("q", "3")])
+    )
+    first, second, third = book([old, other], [new])
+    superseded = next(one for one in (first, second, third) if one.fingerprint == "1")
+    rest = [one for one in (first, second, third) if one is not superseded]
+    said = journal(superseded, Deed.purged)
+    require_known_decision(described(), [purged(superseded), *rest], said)
+    (again,) = received([purged(superseded), *rest], [old])
+    for withdrawn_by_a_person in (False, True):
+        decided = [*journal(superseded, Deed.withdrawn), *said] if withdrawn_by_a_person else said
+        if withdrawn_by_a_person:
+            require_known_decision(described(), [again, *rest], decided)
+        else:
+            with pytest.raises(SourceError, match=r"trips 2024-..-..: p \(1\) would count, and was purged.*--undo"):
+                require_known_decision(described(), [again, *rest], decided)
+    require_known_decision(
+        described(), [replace(again, withdrawn=False), *rest], [*said, *journal(again, Deed.restored)]
+    )
+    # Of the files of a day the latest one counts; if it is withdrawn, the one that was purged would.
+    newest = max(rest, key=lambda one: one.order)
+    loser = next(one for one in rest if one is not newest)
+    require_known_decision(described("latest_file"), [newest, purged(loser)], journal(loser, Deed.purged))
+    with pytest.raises(SourceError, match="would count, and was purged"):
+        require_known_decision(
+            described("latest_file"),
+            [replace(newest, withdrawn=True), purged(loser)],
+            [*journal(loser, Deed.purged), *journal(newest, Deed.withdrawn)],
+        )
 
 
 def test_each_delivery_is_shown_with_why_it_does_not_count() -> None:

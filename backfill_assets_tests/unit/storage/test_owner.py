@@ -127,7 +127,7 @@ def test_a_restore_that_somebody_has_ended_does_not_take_the_warehouse_back(ware
     (warehouse / OWNER_FILE).remove()
     take_warehouse(layout(warehouse), Known(THEIRS, "the ledger of before"))
     with pytest.raises(LayoutError, match="somebody has ended this restore"):
-        end_restore(layout(warehouse), OURS, "ledger mine.db")
+        end_restore(layout(warehouse), OURS, "ledger mine.db", "00ff")
     require_owner(layout(warehouse), Known(THEIRS, "the ledger of before"))
 
 
@@ -160,10 +160,16 @@ def test_a_ledger_has_one_warehouse(warehouse: Location) -> None:
         with pytest.raises(LayoutError, match=r"elsewhere is nobody's and empty"):
             writes(elsewhere, Known(OURS, "of a version that noted no warehouse", releases=True))
     assert not elsewhere.warehouse.is_folder() or names(elsewhere.warehouse) == []
-    # Nor is it refused where something was landed: a file `_owner` that was damaged is removed by hand.
+    # Nor is it refused where something was landed and nothing released: a file `_owner` that was damaged is removed by hand.
     landed = warehouse.parent / "landed"
     (landed / "raw" / "sales").make_folder()
     (landed / "raw" / "sales" / "x.parquet").write("")
+    with pytest.raises(LayoutError, match="is nobody's and empty"):
+        take_warehouse(layout(landed), ledger)
+    (landed / "raw" / "sales" / "_delta_log").make_folder()
+    (landed / "raw" / "sales" / "_delta_log" / "0.json").write("")
+    with pytest.raises(LayoutError, match="is nobody's and empty"):
+        take_warehouse(layout(landed), Known(OURS, "ledger mine.db", releases=True, warehouse=ledger.warehouse))
     take_warehouse(layout(landed), ledger)
     # Its own warehouse without the file is taken again, under the mark that it had.
     manifest = warehouse / "published" / "sales" / "_releases" / "r_1.json"
@@ -178,11 +184,14 @@ def test_a_ledger_has_one_warehouse(warehouse: Location) -> None:
 def test_a_warehouse_that_an_older_version_took_gets_its_mark(warehouse: Location) -> None:
     warehouse.make_folder()
     (warehouse / OWNER_FILE).write(owner_mark(OURS, "ledger mine.db"))
-    ledger = Known(OURS, "ledger mine.db", releases=True)
+    ledger = Known(OURS, "ledger mine.db")
     require_owner(layout(warehouse), ledger)
     take_warehouse(layout(warehouse), ledger)
     assert (warehouse / OWNER_FILE).text() == owner_mark(OURS, "ledger mine.db", ledger.warehouse)
-    assert ledger.warehouse
+    # A copy from before that is another place now.
+    (warehouse / OWNER_FILE).write(owner_mark(OURS, "ledger mine.db"))
+    with pytest.raises(LayoutError, match="is another warehouse \\(without a mark\\)"):
+        take_warehouse(layout(warehouse), ledger)
 
 
 def test_a_process_that_comes_second_at_the_first_start_is_not_refused(warehouse: Location) -> None:

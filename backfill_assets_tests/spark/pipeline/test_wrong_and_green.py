@@ -615,7 +615,7 @@ def test_a_file_that_is_replaced_for_a_moment_while_a_landing_dies_counts_as_it_
     loaded = kit.dataset()
     kit.deliver(D1, f"{D1},1,a,10,1.00")
     listed = discover(loaded, kit.layout, [D1])
-    looks = iter(("reads its header", "compares it again"))
+    looks = iter(("stamps it", "reads its header", "compares it again"))
 
     def dies(_call: str) -> None:
         if next(looks) == "compares it again":

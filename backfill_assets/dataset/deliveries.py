@@ -114,8 +114,8 @@ def require_known_decision(dataset: Dataset, known: Iterable[Delivery], journal:
         return one.withdrawn and decided.get(one.content) is not Deed.withdrawn
 
     every = tuple(known)
-    would = in_force(dataset, [replace(one, withdrawn=False) if by_purge(one) else one for one in every])
     purged = {one.content for one in every if by_purge(one)}
+    would = in_force(dataset, [replace(one, withdrawn=False) if one.content in purged else one for one in every])
     if missing := [one for one in would if one.content in purged]:
         one = missing[0]
         raise SourceError(

@@ -54,8 +54,13 @@ class MarkedCommit:
     version: int
     mark: str
 
-    def read_back(self) -> Location:
-        """Its file, once more.
+    @property
+    def file(self) -> Location:
+        """The file of this version in the log."""
+        return self.table / LOG / commit_name(self.version)
+
+    def read_back(self) -> None:
+        """Read it once more.
 
         Raises:
             StorageError: it is gone, or somebody has written over it; its rows are in no version of the table.
@@ -66,7 +71,6 @@ class MarkedCommit:
                 "Spark server that asks another ledger, writes this table too. Nothing of this batch counts: end the other writer, "
                 "and launch again"
             )
-        return self.table / LOG / commit_name(self.version)
 
     def is_there(self) -> bool:
         """Whether the commit of this version has this mark."""

@@ -108,10 +108,11 @@ class Purge:
 
         All other files that no version needs stay: after a restore, one of them may be the only copy of a delivery.
         """
-        loaded, known = self.pipeline.datasets[name], self._ever(name)
         path = self.pipeline.layout.raw_path(name)
-        purged = self._purged(name, known) if loaded.dataset.lands_files and is_table(path) else frozenset()
-        if not purged:
+        if not self.pipeline.datasets[name].dataset.lands_files or not is_table(path):
+            return ()
+        known = self._ever(name)
+        if not (purged := self._purged(name, known)):
             return ()
         rows = self._rows(name, {one.day for one in purged})
         complete = {one.content for one in known if one.landings and rows.get(one.content, 0) == one.rows > 0}

@@ -181,7 +181,7 @@ def write_days(frame: DataFrame, path: Location, partition: str, days: Collectio
     """
     commit = replace_where(frame, path, partition, days_condition(partition, days))
     files: dict[str, list[str]] = {}
-    for add in actions(commit.read_back(), "add") if commit is not None else ():
+    for add in actions(commit.file, "add") if commit is not None else ():
         files.setdefault(add["partitionValues"][partition], []).append(add["path"])
     return {day: digest(sorted(files.get(day.isoformat(), []))) for day in days}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +21,8 @@ from backfill_assets.campaign.plan import SHOWN_DIGITS, Plan, explain
 from backfill_assets.campaign.state import Campaign
 from backfill_assets.control.commands import Control
 from backfill_assets.core.days import checked_range, days_argument, format_days, parse_days
-from backfill_assets.core.errors import ArgumentError, BackfillError, RollbackError
-from backfill_assets.core.text import number_of
+from backfill_assets.core.errors import ArgumentError, RollbackError
+from backfill_assets.core.text import format_duration, number_of
 from backfill_assets.core.unit import ReleaseRecord, Unit, shown_days
 from backfill_assets.evidence.readiness import Blocker, DayBlocker
 from backfill_assets.evidence.stale import StaleCause
@@ -43,12 +43,14 @@ class Shell:
     Attributes:
         application: the use cases, with the current models.
         control: opens the control of campaigns through Dagster.
+        delete_run_logs: deletes Dagster's logs of runs that ended before a moment, or only counts them (True); returns how many.
         report: reports a release, a rollback or a baseline to Dagster.
         warn: shows a warning that does not stop the operation.
     """
 
     application: Application
     control: Callable[[], Control]
+    delete_run_logs: Callable[[datetime, bool], int]
     report: Callable[[Released | AlreadyReleased | RolledBack | Adopted], object]
     warn: Callable[[str], object]
 
@@ -316,7 +318,7 @@ def prove(shell: Shell, target: str, *, partitions: str = "") -> Result:
 
 
 def sweep(shell: Shell, *, grace: int = 60, dry_run: bool = False) -> Result:
-    """Remove shadow files that no reader, no release in its window and no open unit needs, and old files of staging and raw."""
+    """Remove shadow files that no reader, no release in its window and no open unit needs, and old files and logs."""
     if not 0 <= grace <= _TEN_YEARS:
         raise ArgumentError(f"grace: {grace} minutes are outside 0..{_TEN_YEARS}; give a number between them")
     sweeper = shell.application.sweep(timedelta(minutes=grace))
@@ -325,14 +327,16 @@ def sweep(shell: Shell, *, grace: int = 60, dry_run: bool = False) -> Result:
     what = "would go" if dry_run else "are gone"
     lines = [one.listed(what) for one in swept]
     lines += [f"{name}: {number_of(count, 'old staging file')} deleted" for name, count in staging.items() if count]
-    problems = list[str]()
-    for name in shell.application.datasets:
+    raw, problems = Purge(shell.application.pipeline).sweep_all(dry_run=dry_run)
+    lines += [f"{name}: {number_of(count, 'file')} of raw with purged deliveries {what}" for name, count in raw.items()]
+    if (keep := shell.application.settings.keep_run_logs) is not None:
         try:
-            files = Purge(shell.application.pipeline).sweep(name, dry_run=dry_run)
-        except (BackfillError, OSError) as error:
-            problems.append(f"{name}: old files of raw are left alone: {error}")
-        else:
-            lines += [f"{name}: {number_of(files, 'file')} of raw with purged deliveries {what}"] if files else []
+            if runs := shell.delete_run_logs(shell.application.clock.now() - keep, dry_run):
+                lines.append(
+                    f"logs of {number_of(runs, 'run')} that ended more than {format_duration(keep)} ago {what}"
+                )
+        except Exception as error:  # noqa: BLE001 - Dagster's storage may be any; everything else is swept
+            problems.append(f"Dagster's old logs are left alone: {error}")
     return Result([*lines, *problems], swept, failed=bool(problems) or any(one.problem for one in swept))
 
 

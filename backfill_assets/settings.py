@@ -252,6 +252,12 @@ class Settings(BaseModel):
         "by default, each dataset's own.",
     )
 
+    keep_run_logs: Annotated[timedelta | None, _duration] = Field(
+        default=None,
+        description="BACKFILL_ASSETS_KEEP_RUN_LOGS: how long after the end of a run Dagster keeps its log, such as 90d; then the "
+        "sweep deletes it. By default, forever.",
+    )
+
     roles: Annotated[Mapping[str, tuple[str, ...]], parse_roles] = Field(
         default_factory=dict,
         description="BACKFILL_ASSETS_ROLES: users by role, for approvals, such as `finance-controller=anna,ben; "

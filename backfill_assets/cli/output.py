@@ -329,7 +329,7 @@ def opened_shell(application: Application, webserver: str = "") -> Iterator[Shel
 
 def shell_of(application: Application, control: Callable[[], Control]) -> Shell:
     """The shell for an operation, from a command that has opened the use cases itself."""
-    return Shell(application, control, partial(_report, application), warn)
+    return Shell(application, control, _delete_run_logs, partial(_report, application), warn)
 
 
 def finish(result: Result, *, quiet: bool = False) -> None:
@@ -338,6 +338,13 @@ def finish(result: Result, *, quiet: bool = False) -> None:
         say(text)
     if result.failed:
         raise typer.Exit(1)
+
+
+def _delete_run_logs(before: dt.datetime, dry_run: bool) -> int:
+    from dagster_batched_events import delete_old_logs  # loads Dagster
+
+    with opened_dagster() as instance:
+        return delete_old_logs(instance, before, dry_run=dry_run)
 
 
 def _report(application: Application, done: Released | AlreadyReleased | RolledBack | Adopted) -> None:

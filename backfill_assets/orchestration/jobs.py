@@ -22,7 +22,7 @@ from backfill_assets.orchestration.services import services_of
 from backfill_assets.release.publish import AlreadyReleased, Released
 from backfill_assets.release.rollback import RolledBack
 from backfill_assets.storage.disk import below
-from dagster_batched_events import batched_events
+from dagster_batched_events import batched_events, delete_old_logs
 
 _TYPES: Mapping[object, Any] = {
     str: dg.String, str | None: dg.String, int: dg.Int, bool: dg.Bool, Path: dg.String, date | None: dg.String,
@@ -43,7 +43,13 @@ def _job(application: Application, operation: Operation) -> dg.JobDefinition:
         # Read again: the models may have been corrected since this code location was loaded.
         fresh = Application(application.settings)
         report = partial(_report, context, fresh)
-        shell = Shell(fresh, lambda: services_of(fresh, context.instance).control, report, context.log.warning)
+        shell = Shell(
+            fresh,
+            lambda: services_of(fresh, context.instance).control,
+            lambda before, dry_run: delete_old_logs(context.instance, before, dry_run=dry_run),
+            report,
+            context.log.warning,
+        )
         given = {name: _read(parameters[name].annotation, value) for name, value in context.op_config.items()}
         result = operation.act(shell, **given)
         said = []

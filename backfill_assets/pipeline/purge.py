@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from backfill_assets.core.days import day_range, format_days
 from backfill_assets.core.delivery import Deed, Delivery, FileContent
-from backfill_assets.core.errors import ArgumentError, SourceError, StorageError
+from backfill_assets.core.errors import ArgumentError, BackfillError, SourceError, StorageError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import in_one_line, number_of
 from backfill_assets.dataset.deliveries import in_force
@@ -132,6 +132,16 @@ class Purge:
         if not dry_run:
             remove_all(home, [home / file for file in files])
         return len(files)
+
+    def sweep_all(self, *, dry_run: bool = False) -> tuple[Mapping[str, int], list[str]]:
+        """`sweep` of all datasets: how many files of which, and why the raw tables of others were left alone."""
+        found, problems = dict[str, int](), list[str]()
+        for name in self.pipeline.datasets:
+            try:
+                found[name] = self.sweep(name, dry_run=dry_run)
+            except (BackfillError, OSError) as error:
+                problems.append(f"{name}: old files of raw are left alone: {error}")
+        return {name: number for name, number in found.items() if number}, problems
 
     def _ever(self, name: str) -> tuple[Delivery, ...]:
         """All deliveries that ever landed, also of days before the dataset's `start`."""

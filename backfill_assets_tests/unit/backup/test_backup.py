@@ -40,10 +40,11 @@ from backfill_assets.storage.bucket import bucket_of
 from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.location import Copied, Location
 from backfill_assets.storage.owner import require_owner, take_warehouse
+from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.harness.actors import User
 from backfill_assets_tests.harness.examples import examples
 from backfill_assets_tests.harness.ledgers import Known
-from backfill_assets_tests.harness.objects import object_store
+from backfill_assets_tests.harness.objects import BUCKET, ROOT_VARIABLE, object_store
 from backfill_assets_tests.harness.tables import day, layout, rows_of
 from backfill_assets_tests.harness.world import LEASE, World, repaired
 
@@ -713,6 +714,42 @@ def test_backups_may_lie_in_a_bucket(world: World, bucket: str) -> None:
     other = World(folder, world.described, 9000, clock=world.clock)
     assert (other.content(), raw(other), problems(other)) == (world.content(), ["0", "1", "2"], [])
     other.close()
+
+
+def test_a_warehouse_moves_from_a_folder_and_a_file_into_a_bucket_and_postgres_and_back(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    land(world, 1, 2)
+    world.released({d: [1] for d in DAYS})
+    second = world.released({DAYS[0]: [2], DAYS[1]: [2]})
+    unit = opened(world, 5)
+    backup(world)
+    with object_store(tmp_path / "objects") as store, postgres.cluster() as url:
+        for name, value in {**store.environ, ROOT_VARIABLE: str(store.folder)}.items():
+            monkeypatch.setenv(name, value)
+        folder = store.folder / BUCKET / "restored"
+        folder.mkdir()
+        RestoreBackup(layout(folder), url, world.clock, User("ada")).run(place(world))
+        there = World(folder, world.described, 7000, clock=world.clock, ledger=url)
+        assert (there.content(), raw(there), problems(there)) == (world.content(), ["1", "2"], [])
+        assert there.ledger.evidence(unit.id) == world.ledger.evidence(unit.id)
+        there.rollback().execute(second, "wrong")
+        assert there.content() == {d: [1] for d in DAYS}
+        places = OnDisk(tmp_path / "backups of the bucket")
+        TakeBackup(there.warehouse(), NO_WAIT).take(places)
+        seen, evidence = there.content(), there.ledger.evidence(unit.id)
+        there.close()
+        monkeypatch.delenv(ROOT_VARIABLE)
+        back = tmp_path / "back"
+        RestoreBackup(layout(back), f"sqlite:///{back / 'ledger.db'}", world.clock, User("ada")).run(places)
+    again = World(back, world.described, 8000, clock=world.clock)
+    assert (again.content(), raw(again), again.ledger.evidence(unit.id)) == (seen, ["1", "2"], evidence)
+    again.reconcile().run()
+    assert problems(again) == []
+    again.reconcile().discard(unit.id)
+    again.released({DAYS[2]: [9]})
+    assert again.content() == seen | {DAYS[2]: [9]}
+    again.close()
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
+from typer.testing import CliRunner
 
 from backfill_assets.application import Application
+from backfill_assets.cli.app import app
 from backfill_assets.core.errors import SourceError
 from backfill_assets.evidence.late_deliveries import LateDay
 from backfill_assets.orchestration.definitions import definitions_of
@@ -26,7 +29,8 @@ from backfill_assets_tests.observed import Observed
 
 pytestmark = pytest.mark.slow
 
-DATASETS = Path(__file__).resolve().parents[2] / "dagster" / "datasets"
+ROOT = Path(__file__).resolve().parents[3]
+DATASETS = ROOT / "backfill_assets_tests" / "dagster" / "datasets"
 OPEN = """\
 name: rides
 partition_column: day
@@ -204,6 +208,55 @@ def test_a_sweep_can_be_scheduled_and_is_off_at_first(application: Application) 
     orphan.write_bytes(b"x")
     os.utime(orphan, (1, 1))
     assert definitions.resolve_job_def("sweep").execute_in_process().success
+    assert not orphan.exists()
+
+
+@pytest.mark.parametrize("by", ["command", "job"])
+def test_a_sweep_deletes_old_logs_of_runs_if_it_is_asked_to(
+    application: Application, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    monkeypatch.setenv("BACKFILL_ASSETS_DAGSTER_STATE", str(tmp_path / "dagster"))
+    (tmp_path / "dagster.yaml").write_text((ROOT / "dagster.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    definitions = definitions_of(application)
+    with dg.DagsterInstance.get() as instance:
+
+        def swept() -> str:
+            if by == "command":
+                return CliRunner().invoke(app, ["sweep"]).output
+            keeps = application.settings.model_copy(update={"keep_run_logs": dt.timedelta(days=90)})
+            job = definitions_of(Application(keeps)).resolve_job_def("sweep")
+            return log_of(instance, job.execute_in_process(instance=instance).run_id)
+
+        for name in ("STATE", "DATASETS"):
+            monkeypatch.setenv(f"BACKFILL_ASSETS_{name}", str(getattr(application.settings, name.lower())))
+        run = definitions.resolve_job_def("sweep").execute_in_process(instance=instance).run_id
+        assert log_of(instance, run)
+        assert CliRunner().invoke(app, ["sweep"]).exit_code == 0
+        monkeypatch.setenv("BACKFILL_ASSETS_KEEP_RUN_LOGS", "90d")
+        assert "logs of" not in swept()
+        with sqlite3.connect(tmp_path / "dagster/history/runs.db") as connection:
+            connection.execute("UPDATE runs SET update_timestamp = '2000-01-01' WHERE run_id = ?", (run,))
+        said = CliRunner().invoke(app, ["sweep", "--dry-run"]).output
+        assert "logs of 1 run that ended more than 90d ago would go" in said
+        assert "logs of 1 run that ended more than 90d ago are gone" in swept()
+        assert log_of(instance, run) == ""
+        assert instance.get_run_by_id(run)
+
+
+def log_of(instance: dg.DagsterInstance, run: str) -> str:
+    records = instance.event_log_storage.get_records_for_run(run).records
+    return "\n".join(record.event_log_entry.user_message for record in records)
+
+
+def test_logs_in_a_storage_of_dagsters_own_are_left_alone_and_all_else_is_swept(application: Application) -> None:
+    keeps = Application(application.settings.model_copy(update={"keep_run_logs": dt.timedelta(days=90)}))
+    orphan = path_of(application.layout.published_path("rides")) / "_shadow" / "u_gone" / "1" / "x.parquet"
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(b"x")
+    os.utime(orphan, (1, 1))
+    with pytest.raises(dg.Failure, match=r"old logs are left alone: .*BatchedSqliteStorage"):
+        definitions_of(keeps).resolve_job_def("sweep").execute_in_process()
     assert not orphan.exists()
 
 

@@ -13,7 +13,7 @@ import yaml
 from dagster._core.storage.base_storage import DagsterStorage
 
 from dagster_batched_events import BatchedEvents
-from event_lab import DAYS
+from event_lab import DAYS, run_chunk
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -34,7 +34,7 @@ def test_each_configuration_names_a_storage_and_its_keys(block: str) -> None:
 def test_the_example_reports_its_results_in_one_batch(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (example,) = blocks("python")
+    example, _ = blocks("python")
     days = DAYS.get_partition_keys()[:5]
     names: dict[str, Any] = {"DAYS": DAYS, "row_count": lambda day: int(day != days[1])}
     # Dagster reads annotations, which this module's own `from __future__` would leave as text.
@@ -58,3 +58,10 @@ def test_the_example_reports_its_results_in_one_batch(
         day: "FAILED" if day == days[1] else "SUCCEEDED" for day in days
     }
     assert len(days) in sizes
+
+
+def test_the_example_deletes_no_log_of_a_run_that_ended_today(instance: dg.DagsterInstance) -> None:
+    _, example = blocks("python")
+    run = run_chunk(instance, DAYS.get_partition_keys()[:1])
+    exec(compile(example, "README.md", "exec", dont_inherit=True), {"instance": instance})  # noqa: S102
+    assert instance.event_log_storage.get_records_for_run(run).records

@@ -14,12 +14,12 @@ from typing import Any
 
 import dagster as dg
 from dagster import DagsterEventType as Kind
-from dagster._core.events import ASSET_CHECK_EVENTS, ASSET_EVENTS, JobFailureData
+from dagster._core.events import ASSET_CHECK_EVENTS, ASSET_EVENTS, EVENT_TYPE_TO_PIPELINE_RUN_STATUS, JobFailureData
 from dagster._core.execution.retries import auto_reexecution_should_retry_run
 from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, SqlEventLogStorageTable
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 from dagster._core.storage.tags import BACKFILL_ID_TAG, WILL_RETRY_TAG
-from sqlalchemy import Connection
+from sqlalchemy import Connection, delete, select
 
 from dagster_batched_events.check_rows import Row, evaluated_row, planned_rows, upsert
 
@@ -29,6 +29,10 @@ _SIZE = 500
 _SECONDS = 1.0
 """How long an event may stay unseen by other processes while a batch fills up."""
 _ASSETS = ASSET_EVENTS & {Kind.ASSET_MATERIALIZATION, Kind.ASSET_OBSERVATION, Kind.ASSET_MATERIALIZATION_PLANNED}
+_EVENTS = SqlEventLogStorageTable
+_STAYS = [kind.value for kind in ASSET_EVENTS | ASSET_CHECK_EVENTS | set(EVENT_TYPE_TO_PIPELINE_RUN_STATUS)]
+_GOES = _EVENTS.c.dagster_event_type.is_(None) | _EVENTS.c.dagster_event_type.not_in(_STAYS)
+"""What only the page of a run shows; the index by which assets, checks and runs are found has none of it."""
 _log = logging.getLogger(__name__)
 
 
@@ -155,6 +159,16 @@ class BatchedEvents(SqlEventLogStorage):
         """Write what this thread holds back; to be called before anything else is read or written."""
         if self._batch is not None:
             self._flush(self._batch)
+
+    def logged_runs(self) -> Sequence[str]:
+        """The runs that have events which only the page of the run shows."""
+        with self.index_connection() as connection:
+            return connection.execute(select(_EVENTS.c.run_id).where(_GOES).distinct()).scalars().all()
+
+    def delete_logs(self, runs: Sequence[str]) -> None:
+        """Delete these events of runs that have ended; see `delete_old_logs`."""
+        with self.index_connection() as connection:
+            connection.execute(delete(_EVENTS).where(_EVENTS.c.run_id.in_(runs), _GOES))
 
     @property
     def _batch(self) -> _Batch | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -74,6 +74,19 @@ class BatchedSqliteEventLogStorage(BatchedEvents, SqliteEventLogStorage):
         self._close()
         super().wipe()
 
+    def logged_runs(self) -> Sequence[str]:
+        """The runs that have a database of their own."""
+        return self.get_all_run_ids()
+
+    def delete_logs(self, runs: Sequence[str]) -> None:
+        """Delete the databases of runs that have ended: the index has copies of all that is looked up by asset, check or status."""
+        with self._opening:
+            for run in runs:
+                self._forget(run)
+                # The database last: as long as it is there, the run is found again.
+                for part in ("-wal", "-shm", ""):
+                    Path(f"{self.path_for_shard(run)}{part}").unlink(missing_ok=True)
+
     def dispose(self) -> None:
         """Close all connections."""
         super().dispose()
@@ -83,6 +96,8 @@ class BatchedSqliteEventLogStorage(BatchedEvents, SqliteEventLogStorage):
     def _connect(self, shard: str) -> Iterator[Connection]:
         self.flush()
         with self._opening:
+            if shard in self._initialized_dbs and not Path(self.path_for_shard(shard)).exists():
+                self._forget(shard)  # another process has deleted the log of an old run
             engine = self._engine(shard)
             if shard not in self._initialized_dbs:
                 if not _is_stamped(engine):
@@ -102,6 +117,11 @@ class BatchedSqliteEventLogStorage(BatchedEvents, SqliteEventLogStorage):
         for name in runs[:-_OPEN_RUNS]:
             self._open.pop(name).dispose()
         return self._open[shard]
+
+    def _forget(self, run: str) -> None:
+        self._initialized_dbs.discard(run)
+        if (engine := self._open.pop(run, None)) is not None:
+            engine.dispose()
 
     def _close(self) -> None:
         with self._opening:

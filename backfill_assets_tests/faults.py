@@ -516,7 +516,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 "days_that_are_claimed_meanwhile_do_not_keep_half_a_publication",
                 "a_unit_that_nobody_can_release_can_be_discarded",
                 "an_undo_that_an_earlier_version_abandoned_is_completed",
-                "an_undo_whose_release_the_log_no_longer_has_blocks_nobody",
+                "an_undo_whose_release_the_log_no_longer_has_blocks_only_its_own_table",
                 "half_a_publication_that_was_rewritten_ends_with_the_next_publication_of_its_unit",
                 "a_publisher_whose_unit_others_published_again_meanwhile_finds_it_published",
                 "a_publication_that_the_ledger_cannot_finalize_keeps_its_days",
@@ -736,6 +736,11 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
                 "a_new_ledger_keeps_what_was_published_over_half_a_publication",
                 "a_damaged_manifest_of_another_table_blocks_nobody",
             ),
+        ),
+        Fault(
+            "a published table goes back to an older state, or a copy of the warehouse is used, and the ledger knows more",
+            "Nothing is released to it; the message and the doctor name the release that its log lacks.",
+            _of(_RESTORED, "nothing_is_released_to_a_table_that_is_older_than_its_ledger"),
         ),
         Fault(
             "the ledger is lost; a manifest is forged",

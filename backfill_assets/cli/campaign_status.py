@@ -16,7 +16,7 @@ from backfill_assets.campaign.gate import Admitted
 from backfill_assets.campaign.plan import Estimate
 from backfill_assets.campaign.state import Action, CampaignState
 from backfill_assets.cli.output import as_json, console, say, table
-from backfill_assets.control.approve import needs_approval
+from backfill_assets.control.approve import certify_command, needs_approval
 from backfill_assets.control.standing import CampaignStanding
 from backfill_assets.core.days import format_days
 from backfill_assets.core.evidence import DatasetDay, DayEvidence, Severity, Verdict
@@ -176,6 +176,7 @@ def standing_as_json(application: Application, standing: CampaignStanding) -> No
             "uncertified": standing.uncertified,
             "drift": standing.drift,
             "refusals": standing.obstacles.refusals,
+            "later": standing.obstacles.later,
             "uncompared": standing.uncompared,
             "gate": "open" if isinstance(standing.decision, Admitted) else standing.decision.reason,
             "journal": standing.journal,
@@ -300,21 +301,26 @@ def next_step(standing: CampaignStanding, datasets: Mapping[str, Dataset]) -> st
         return _REFUSED_BY_DRIFT[standing.state].format(name=campaign.id, file=shown_path(Path(campaign.file)))
     if standing.obstacles.refusals and standing.state is not CampaignState.stopped:
         return standing.obstacles.remedy or f"correct what it is refused for: {standing.obstacles.refusals[0]}"
-    if standing.uncertified and any(not one.passed for one in standing.certificates.values()):
-        return f"fix the model, then: backfill resume {campaign.id}"
     if standing.uncertified:
-        return f"backfill prove {campaign.id}"
+        failed = any(not one.passed for one in standing.certificates.values())
+        return ("fix the model, then: " if failed else "") + certify_command(campaign, standing.certificates)
     approval = needs_approval(campaign, campaign.plan.targets, datasets)
     # After a rollback the evidence has to be approved again.
     if standing.state in {CampaignState.validated, CampaignState.rolled_back} and approval and standing.evidence:
         again = ", to publish it again" if standing.state is CampaignState.rolled_back else ""
         return f"backfill approve {campaign.id} --evidence {standing.evidence}{again}"
     releases = _releases(standing)
-    return _NEXT[standing.state].format(
+    wait = (
+        f"; but not now: {standing.obstacles.later}"
+        if standing.obstacles.later and standing.state in _PUBLISHABLE
+        else ""
+    )
+    step = _NEXT[standing.state].format(
         name=campaign.id,
         watch="; ".join(f"backfill watch-release {release}" for release in releases),
         undo="; ".join(f"backfill rollback {release} --reason …" for release in releases),
     )
+    return f"{step}{wait}"
 
 
 def _releases(standing: CampaignStanding) -> list[str]:
@@ -328,6 +334,8 @@ _REFUSED_BY_DRIFT: Mapping[CampaignState, str] = {
     CampaignState.validated: _GO_ON,
     CampaignState.approved: _GO_ON,
 }
+
+_PUBLISHABLE = frozenset({CampaignState.validated, CampaignState.approved, CampaignState.rolled_back})
 
 _NEXT: Mapping[CampaignState, str] = {
     CampaignState.planned: "backfill launch {name}",

@@ -61,6 +61,12 @@ def uncertified(campaign: Campaign, unit: Unit, certificates: Mapping[str, Certi
     return ""
 
 
+def certify_command(campaign: Campaign, certificates: Mapping[str, Certificate]) -> str:
+    """The next command for a campaign whose certificate is missing or has not passed; a failed one needs another model first."""
+    failed = any(not one.passed for one in certificates.values())
+    return f"backfill resume {campaign.id}" if failed else f"backfill prove {campaign.id}"
+
+
 _RULES = frozenset({"approval", "validation"})
 """Keys of a specification whose change voids approvals."""
 _RELEASABLE = frozenset({UnitState.open, UnitState.rolled_back})

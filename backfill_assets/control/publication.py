@@ -9,7 +9,14 @@ from dataclasses import dataclass, field, replace
 from backfill_assets.campaign.approval import Roles
 from backfill_assets.campaign.load import drift_of
 from backfill_assets.campaign.state import Campaign, Phase, require_phase
-from backfill_assets.control.approve import RELEASABLE_PHASES, approved, certificates_of, needs_approval, uncertified
+from backfill_assets.control.approve import (
+    RELEASABLE_PHASES,
+    approved,
+    certificates_of,
+    certify_command,
+    needs_approval,
+    uncertified,
+)
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ApprovalError, RollbackError, UnitError
 from backfill_assets.core.release import DataFile, Manifest, ReleaseKind
@@ -67,12 +74,14 @@ class CampaignGuard(OnWarehouse):
         return tuple(refusal for refusal in found if refusal is not None)
 
     def obstacles(self, campaign: Campaign, survey: Survey) -> Obstacles:
-        """What prevents a release, except a missing certificate or approval: reviews check these themselves."""
+        """What prevents a release, except a missing approval, which reviews check themselves."""
         planned, lasting = self._as_planned(campaign, survey.unit), self._undoable(campaign, survey)
         found = tuple(str(one) for one in (*planned, *lasting) if one is not None)
         # A resume plans again by the current code and specification; it changes nothing about the rollback.
         remedy = f"backfill resume {campaign.id}" if any(planned) and survey.unit.state is UnitState.open else ""
-        return Obstacles(found, str(self._window(campaign) or ""), remedy)
+        certificates = certificates_of(self.ledger, survey.unit.id, survey.evidence)
+        proof = certify_command(campaign, certificates) if uncertified(campaign, survey.unit, certificates) else ""
+        return Obstacles(found, str(self._window(campaign) or ""), remedy, proof)
 
     def window_open(self, campaign: Campaign) -> bool:
         """Whether the campaign may be published at this time of day."""

@@ -59,18 +59,20 @@ class MarkedCommit:
         """The file of this version in the log."""
         return self.table / LOG / commit_name(self.version)
 
-    def read_back(self) -> None:
-        """Read it once more.
+    def read_back(self) -> tuple[Action, ...]:
+        """Read it once more; returns the files that it added, from the same text that has its mark.
 
         Raises:
             StorageError: it is gone, or somebody has written over it; its rows are in no version of the table.
         """
-        if not self.is_there():
+        text = _text(self.table, self.version)
+        if _said_in(text, self.file).get("userMetadata") != self.mark:
             raise StorageError(
                 f"{self.table}: Spark committed version {self.version}, and another commit is there now: another program, or a "
                 "Spark server that asks another ledger, writes this table too. Nothing of this batch counts: end the other writer, "
                 "and launch again"
             )
+        return tuple(_in_text(text, "add"))
 
     def is_there(self) -> bool:
         """Whether the commit of this version has this mark."""
@@ -84,19 +86,32 @@ def commit_info(table: Location, version: int) -> Action:
         PreconditionError: the commit is damaged.
         StorageError: the disk or the store fails.
     """
-    commit = table / LOG / commit_name(version)
+    return _said_in(_text(table, version), table / LOG / commit_name(version))
+
+
+def _text(table: Location, version: int) -> str:
+    """The text of a commit; empty if it is not in the log."""
     with reached(table):
         try:
-            return next(actions(commit, "commitInfo"), {})
+            return (table / LOG / commit_name(version)).text()
         except FileNotFoundError:
-            return {}
-        except ValueError as error:
-            raise PreconditionError(f"{commit} is damaged ({error}); see: backfill doctor") from error
+            return ""
+
+
+def _said_in(text: str, commit: Location) -> Action:
+    try:
+        return next(_in_text(text, "commitInfo"), {})
+    except ValueError as error:
+        raise PreconditionError(f"{commit} is damaged ({error}); see: backfill doctor") from error
 
 
 def actions(commit: Location, kind: str) -> Iterator[Action]:
     """All actions of one kind in a commit."""
-    for line in commit.text().split("\n"):
+    return _in_text(commit.text(), kind)
+
+
+def _in_text(text: str, kind: str) -> Iterator[Action]:
+    for line in text.split("\n"):
         # Parse only the wanted kind: most lines of a release are file actions.
         if line.startswith(f'{{"{kind}"'):
             yield json.loads(line)[kind]

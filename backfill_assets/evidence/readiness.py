@@ -123,12 +123,13 @@ class Sanction:
 class Obstacles:
     """What keeps a campaign with passing evidence from being released: `refusals`, and `later`, why not right now.
 
-    `remedy` is the command that ends the refusals, if one does.
+    `remedy` is the command that ends the refusals, if one does; `proof` the one that gets the certificate that it lacks.
     """
 
     refusals: tuple[str, ...] = ()
     later: str = ""
     remedy: str = ""
+    proof: str = ""
 
 
 NO_OBSTACLES: Final = Obstacles()
@@ -307,6 +308,9 @@ def commands_for(
         if unit.state is not UnitState.open:
             return tuple(undo)
         return Command("go on with it", obstacles.remedy or f"backfill status {unit.handle}"), *undo, discard
+    if ready and obstacles.proof:
+        prove = Command("get the certificate that it needs", obstacles.proof)
+        return (prove, *undo, discard) if unit.state is UnitState.open else (prove, *undo)
     if works and not ready:
         return Command("see how far it is", f"backfill status {unit.handle}"), discard
     if not ready:

@@ -174,6 +174,13 @@ class ReleaseRows(Rows):
             times = self._corrected(connection, rows)
         return tuple(release_from_row(row, times) for row in rows)
 
+    def newest_release(self, dataset: str) -> str:
+        """The newest finalized release of a dataset; empty if there is none."""
+        ours = (_TABLE.c.dataset == dataset) & (_TABLE.c.state == ReleaseState.finalized.value)
+        query = select(_TABLE.c.release).where(ours).order_by(_TABLE.c.number.desc()).limit(1)
+        with self._database.read() as connection:
+            return connection.execute(query).scalar() or ""
+
     def known_releases(self, names: Collection[str]) -> frozenset[str]:
         """Those of these releases that the ledger knows; at most a few hundred may be asked for."""
         with self._database.read() as connection:

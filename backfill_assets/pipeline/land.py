@@ -108,8 +108,9 @@ def _require_still(
         delete_from_raw(spark, loaded, layout, landed)
     more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
     raise SourceError(
-        f"{moved[0].path}{more} changed or vanished while it was read; nothing of this batch was landed. Deliver files under a "
-        "temporary name, such as with .part at its end, and rename them when they are complete; then launch again"
+        f"{moved[0].path}{more} changed or vanished while it was read, or was touched (chmod, chown, a hard link); nothing of this "
+        "batch was landed. Deliver files under a temporary name, such as with .part at its end, rename them when they are complete "
+        "and leave them alone; then launch again"
     )
 
 

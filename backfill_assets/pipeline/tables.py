@@ -24,7 +24,7 @@ from backfill_assets.core.errors import BackfillError, SourceError
 from backfill_assets.core.layers import Layer
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.delta.opening import LOG, MarkedCommit, actions, commits, is_table
+from backfill_assets.delta.opening import LOG, MarkedCommit, commits, is_table
 from backfill_assets.evidence.known_deliveries import source_key, table_of
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of
@@ -181,7 +181,7 @@ def write_days(frame: DataFrame, path: Location, partition: str, days: Collectio
     """
     commit = replace_where(frame, path, partition, days_condition(partition, days))
     files: dict[str, list[str]] = {}
-    for add in actions(commit.file, "add") if commit is not None else ():
+    for add in commit.read_back() if commit is not None else ():
         files.setdefault(add["partitionValues"][partition], []).append(add["path"])
     return {day: digest(sorted(files.get(day.isoformat(), []))) for day in days}
 

@@ -111,6 +111,7 @@ class Reconcile(OnWarehouse):
         Raises:
             LedgerError: a lock is not free within `wait`; names its holder.
             LayoutError: the tables belong to another ledger by now.
+            PreconditionError: the log of a table lacks a release that the ledger has.
         """
         require_owner(self.layout, self.ledger, writes=True)
         self.settle(datasets, wait)
@@ -135,9 +136,26 @@ class Reconcile(OnWarehouse):
         if lost := [name for name, release in newest.items() if release and release not in known]:
             Rebuild(self.warehouse).run(lost, wait)
             self.settle(datasets, wait)
+        for name, release in newest.items():
+            self._require_newest(name, release)
         abandoned = {m.release for m in self._in_state(datasets, ReleaseState.abandoned)}
         late = [name for name, release in newest.items() if release in abandoned]
         self._each([m for m in self._revivable(late) if not self._is_whole(m)])
+
+    def _require_newest(self, name: str, in_log: str) -> None:
+        """Refuse a log without the newest release of the ledger: what is published on top of it would be built on old days.
+
+        Raises:
+            PreconditionError: the place is an older state of the warehouse, or a copy of it, or its table was replaced.
+        """
+        known, table = self.ledger.newest_release(name), self.tables[name]
+        # Of an adopted table, whoever works on it says more.
+        if known and known != in_log and not table.adopted and table.committed(known) is None:
+            raise PreconditionError(
+                f"{name}: release {known} is in the ledger, but not in the log of {self.layout.published_path(name)}: this place "
+                "is an older state of the warehouse, or a copy of it, or its table was replaced. Nothing is released here: look at "
+                "BACKFILL_ASSETS_WAREHOUSE, or restore ledger and warehouse of the same time; see: backfill doctor"
+            )
 
     def _is_whole(self, manifest: Manifest) -> bool:
         (group,) = self._groups([manifest])

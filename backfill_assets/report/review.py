@@ -220,6 +220,10 @@ class _Reviewing:
     def obstacles(self) -> Obstacles:
         """What else keeps a campaign with passing, current evidence from being released."""
         campaign, survey = self.campaign, self.survey
+        if campaign is None and self.unit.campaign and self.unit.state is UnitState.open:
+            # The launch died after it had opened the unit.
+            unlaunched = f"campaign {self.unit.campaign} has not been launched completely"
+            return Obstacles((unlaunched,), remedy=f"backfill launch {self.unit.campaign}")
         if campaign is None or survey is None or survey.blockers:
             return NO_OBSTACLES
         return self.reviews.obstacles(campaign, survey)

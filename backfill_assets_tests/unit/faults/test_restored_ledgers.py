@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
 from deltalake import DeltaTable
 
-from backfill_assets.core.errors import TableMovedError
+from backfill_assets.core.errors import PreconditionError, TableMovedError
 from backfill_assets.core.release import Manifest
 from backfill_assets.core.unit import UnitState
 from backfill_assets.delta.table import PublishedTable
@@ -202,3 +204,29 @@ def test_a_damaged_manifest_of_another_table_blocks_nobody(two: World, observed:
         (problem,) = again.reconcile().run()
         assert problem.kind is SettlementKind.unreadable
     observed.found(problem.problem)
+
+
+@pytest.mark.parametrize("act", ["publish", "roll back"])
+def test_nothing_is_released_to_a_table_that_is_older_than_its_ledger(
+    world: World, observed: Observed, act: str
+) -> None:
+    """Its storage went back to a snapshot, or this is a copy of the warehouse, and the ledger went on."""
+    observed.injected(f"the published table goes back to what it was before a release; then a {act}")
+    first = world.released(OLD)
+    home = world.homes["sales"]
+    snapshot = shutil.copytree(home, home.with_name("snapshot"))
+    lost = world.released({DAYS[0]: [2]})
+    shutil.rmtree(home)
+    snapshot.rename(home)
+    before = world.content()
+    unit = world.open_unit({"sales": DAYS[1:2]})
+    world.build(unit, "sales", {DAYS[1]: [3]})
+    acts: dict[str, Callable[[], object]] = {
+        "publish": lambda: world.publisher().release(unit.id),
+        "roll back": lambda: world.rollback().execute(first, "no"),
+    }
+    with pytest.raises(PreconditionError, match=rf"{lost} is in the ledger, but not in the log of .*older state") as no:
+        acts[act]()
+    assert world.content() == before
+    observed.found(no.value, *(str(one) for one in world.doctor().examine() if lost in str(one)))
+    assert any(lost in str(one) for one in world.doctor().examine())

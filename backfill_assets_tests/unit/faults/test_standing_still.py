@@ -13,6 +13,7 @@ from backfill_assets.core.errors import (
     BackfillError,
     EvidenceError,
     LedgerError,
+    PreconditionError,
     ReadBackError,
     TakenBackError,
     UnitError,
@@ -291,7 +292,7 @@ def test_half_a_publication_that_was_rewritten_ends_with_the_next_publication_of
     observed.found("the half is noted, and nothing of it is taken back")
 
 
-def test_an_undo_whose_release_the_log_no_longer_has_blocks_nobody(two: World, observed: Observed) -> None:
+def test_an_undo_whose_release_the_log_no_longer_has_blocks_only_its_own_table(two: World, observed: Observed) -> None:
     unit = ready_unit(two)
     dies_at_its_next(two, unit, "commit", lambda other: other.reconcile().discard(unit))
     (undo,) = (r.manifest for r in two.ledger.releases(unit=unit, states={ReleaseState.intent}))
@@ -300,11 +301,13 @@ def test_an_undo_whose_release_the_log_no_longer_has_blocks_nobody(two: World, o
     version = two.tables[undo.dataset].committed(undo.undoes)
     for path in log.glob(f"{version:020}*"):
         path.unlink()
-    for name in BOTH:
-        two.released({LATER: [7]}, name)
-    assert two.content(undo.dataset) == {**OLD, LATER: [7]}
+    (other,) = set(BOTH) - {undo.dataset}
+    two.released({LATER: [7]}, other)
+    assert two.content(other) == {**OLD, LATER: [7]}
+    with pytest.raises(PreconditionError, match=f"{undo.undoes} is in the ledger, but not in the log") as refused:
+        two.released({LATER: [7]}, undo.dataset)
     assert two.ledger.release(undo.release).state is ReleaseState.abandoned
-    observed.found("the undo is given up")
+    observed.found("the undo is given up", refused.value)
 
 
 def rolled_back(two: World) -> str:

@@ -180,8 +180,8 @@ def without(kind: str) -> Callable[[Scene], None]:
 
 def overwritten(scene: Scene) -> None:
     """Two commits have the same version, and the later one has won."""
-    scene.file(3).unlink()
     scene.publish({day(2): [5]})
+    scene.file(4).rename(scene.file(3))
 
 
 def of_another_release(scene: Scene) -> None:
@@ -218,7 +218,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 DAMAGES: dict[str, tuple[Callable[[Scene], None], str]] = {
     "a commit forgets a removal": (without("remove"), "version 3: remove"),
     "a commit drops an added file": (without("add"), "version 3: add"),
-    "a commit is overwritten by the next": (overwritten, "a commit is lost"),
+    "a commit is overwritten by the next": (overwritten, "in another version"),
     "a rollback brings back another release": (of_another_release, "other rows"),
     "a release is finalized and was never committed": (only_in_the_ledger, "a commit is lost"),
     "a release is made in two commits": (in_two_commits, "a commit is no release"),

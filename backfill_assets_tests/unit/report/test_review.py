@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +17,7 @@ from backfill_assets.cli.campaign_status import next_step
 from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import CampaignError, UnitError
 from backfill_assets.core.evidence import unit_hash
-from backfill_assets.core.unit import Unit, UnitState
+from backfill_assets.core.unit import Launch, ReleaseMode, Unit, UnitState
 from backfill_assets.dataset.checks import Level
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.evidence.readiness import next_command
@@ -266,13 +267,15 @@ def test_a_campaign_that_the_guard_refuses_is_not_ready_and_its_publication_is_n
     assert [c.text for c in review.commands] == [f"backfill status {NAME}", f"backfill discard {NAME}"]
 
 
-@pytest.mark.parametrize("what", ["stopped", "no way back", "at work", "to release", "to approve"])
+@pytest.mark.parametrize("what", ["stopped", "no way back", "at work", "to release", "to approve", "to prove"])
 def test_report_and_status_name_the_same_command(campaigns: World, what: str) -> None:
     rollback = {"rollback": {"keep_for": "4000d"}} if what == "no way back" else {}
     if what == "at work":
         campaigns.launched()
     elif what == "to approve":
         campaigns.validated()
+    elif what == "to prove":
+        campaigns.validated(validation={"certificate": "required"})
     else:
         campaign, _ = campaigns.approved(**rollback)
         if what == "stopped":
@@ -291,7 +294,8 @@ def test_report_and_status_name_the_same_command(campaigns: World, what: str) ->
 
 
 _VERBS = {
-    "stopped": "resume", "no way back": "status", "at work": "status", "to release": "publish", "to approve": "approve"
+    "stopped": "resume", "no way back": "status", "at work": "status", "to release": "publish", "to approve": "approve",
+    "to prove": "prove",
 }  # fmt: skip
 
 
@@ -301,6 +305,18 @@ def test_a_closed_window_does_not_make_a_campaign_unready_but_is_reported(campai
     assert review.judgement.outcome is Outcome.ready
     assert "; but not now: campaign" in review.judgement.sentence
     assert review.commands[0].text == f"backfill publish {NAME}"
+    said = next_step(campaigns.standings.of(NAME), campaigns.datasets)
+    assert re.match(rf"backfill publish {NAME}; but not now: campaign .*22:00-04:00", said)
+
+
+def test_a_unit_whose_launch_died_is_launched_again(campaigns: World) -> None:
+    campaign, opened_by, days = campaigns.planned({"sales": DAYS}), f"campaign:{NAME}", {"sales": tuple(DAYS)}
+    proposal = Unit(campaigns.ids.new("u"), opened_by, campaigns.clock.now(), "ada", days, ReleaseMode.manual)
+    unit = campaigns.ledger.assign(Launch({"sales": frozenset(DAYS)}, opened_by), proposal)
+    assert campaigns.ledger.campaign_of(unit.id) is None
+    (offered, *_) = guarded(campaigns).of(unit.id).commands
+    assert offered.text == f"backfill launch {campaign.id}"
+    assert next_step(campaigns.standings.of(NAME), campaigns.datasets) == offered.text
 
 
 def test_the_folder_of_the_specification_and_the_machines_of_batches_are_left_out(campaigns: World) -> None:

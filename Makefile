@@ -16,7 +16,7 @@ PIP_AUDIT := 2.10.1
 # The object store of the tests; below 1.8.0 several of many who create an object at once are told that they did.
 VERSITYGW := v1.8.0
 STORE := $(HOME)/.cache/backfill_assets/versitygw
-STRESS_COMMITS ?= 3000
+STRESS_COMMITS ?= 1000
 STORE_COMMITS ?= 3000
 WORKERS ?= 3
 SOAK_MINUTES ?= 20

@@ -1,0 +1,2 @@
+SELECT day, order_id, shop, amount
+FROM staging

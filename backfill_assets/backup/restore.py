@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NoReturn
 
 from backfill_assets.backup.folder import Backup, BackupFolder, SavedFiles, is_data, sizes_in
 from backfill_assets.campaign.state import WORKING, Action, JournalEntry, Phase
@@ -24,7 +25,14 @@ from backfill_assets.release.finish import Checkpoint, no_checkpoint
 from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location, parents_up_to
-from backfill_assets.storage.owner import Restoring, begin_restore, end_restore, is_being_restored
+from backfill_assets.storage.owner import (
+    Restoring,
+    begin_restore,
+    end_restore,
+    given_up,
+    is_being_restored,
+    is_restored,
+)
 from backfill_assets.system import Clock, Identity
 
 
@@ -78,9 +86,7 @@ class RestoreBackup:
             ledger = copies.require_empty(self.ledger_url, backup.id)
             is_filled = ledger.filled_from == backup.id
             if is_filled and not is_being_restored(self.layout, ledger.id):
-                raise BackupError(
-                    f"backup {backup.id} has been restored into {ledger.name} already; next: backfill reconcile and doctor"
-                )
+                self._refuse_again(ledger)
             instead = folder.owner()
             replaced = begin_restore(self.layout, Restoring(ledger.id, ledger.name, backup.id), instead)
             self.checkpoint("begin")
@@ -98,7 +104,23 @@ class RestoreBackup:
             if replaced and replaced == instead:
                 warnings += _handed_over(folder, ledger)
             end_restore(self.layout, ledger.id, ledger.name, mark)
+            self.checkpoint("owner")
+            self._note_the_end(mark)
         return Restored(backup, len(missing), sum(saved.files[path].size for path in missing), tuple(warnings))
+
+    def _refuse_again(self, ledger: copies.TargetLedger) -> NoReturn:
+        """Say that this backup is in the ledger; completes what a restore that was cut off at its end has left."""
+        if is_restored(self.layout, ledger.id, ledger.warehouse):
+            self._note_the_end(ledger.warehouse)
+        elif ledger.restoring:
+            raise BackupError(given_up(self.layout.warehouse, ledger.name, ledger.restoring))
+        raise BackupError(
+            f"backup {ledger.filled_from} has been restored into {ledger.name} already; next: backfill reconcile and doctor"
+        )
+
+    def _note_the_end(self, mark: str) -> None:
+        with closing(open_ledger(self.ledger_url, self.clock)) as ledger:
+            ledger.note_warehouse(mark)
 
     def _there(self, backup: Backup) -> Mapping[str, int]:
         """The size of each file of these tables that the warehouse has, by place and path."""

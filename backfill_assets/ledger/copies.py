@@ -12,13 +12,14 @@ from sqlalchemy import Connection, Table, delete, func, insert, select, text, tr
 from backfill_assets.core.errors import LedgerError
 from backfill_assets.core.text import number_of
 from backfill_assets.ledger.database import Database, read_meta, this_host
-from backfill_assets.ledger.open import WAREHOUSE, prepared_database
+from backfill_assets.ledger.open import RESTORING, WAREHOUSE, prepared_database
 from backfill_assets.ledger.schema import attempts, drivers, locks, meta, metadata, staged_days
 from backfill_assets.ledger.units import lose_attempts
 
 _ID: Final = "id"
 _FILLED_FROM: Final = "filled_from"
-_OWN: Final = (_ID, "host_id", "host_name", WAREHOUSE, _FILLED_FROM)
+_OF_A_RESTORE: Final = (WAREHOUSE, _FILLED_FROM, RESTORING)
+_OWN: Final = (_ID, "host_id", "host_name", *_OF_A_RESTORE)
 """Keys of `meta` that say which ledger this is and where, and not what it knows."""
 _PAGE: Final = 1000
 """How many rows are read and written at a time."""
@@ -50,13 +51,15 @@ def save(frozen: Connection, file: Path) -> None:
 class TargetLedger:
     """A ledger that a backup is restored into: its id, and its place for messages.
 
-    `filled_from` is the backup that it was filled from, and `warehouse` the mark of its warehouse; both may be empty.
+    `filled_from` is the backup that it was filled from, `warehouse` the mark of its warehouse, and `restoring` the backup whose
+    restore filled it and has not ended; each may be empty.
     """
 
     id: str
     name: str
     filled_from: str
     warehouse: str
+    restoring: str = ""
 
 
 def migrated(file: Path) -> None:
@@ -80,8 +83,8 @@ def require_empty(url: str, backup: str) -> TargetLedger:
             found = read_meta(connection, meta, _FILLED_FROM) or ""
             if found != backup:
                 _require_empty(connection, database)
-            mark = read_meta(connection, meta, WAREHOUSE) or ""
-            return TargetLedger(read_meta(connection, meta, _ID) or "", database.name, found, mark)
+            own, mark, restoring = (read_meta(connection, meta, key) or "" for key in (_ID, WAREHOUSE, RESTORING))
+            return TargetLedger(own, database.name, found, mark, restoring)
     finally:
         database.close()
 
@@ -89,9 +92,9 @@ def require_empty(url: str, backup: str) -> TargetLedger:
 def restore(file: Path, url: str, backup: str, at: dt.datetime, last_attempt: int, warehouse: str) -> None:
     """Write all that a file has into the empty ledger at a SQLAlchemy URL, in one transaction.
 
-    The ledger keeps its own id, and gets the mark of the `warehouse` that is restored with it. Locks are free afterwards, and
-    keep their tokens. Attempts that were running are lost at the time `at` of the backup. New numbers follow the saved ones, and
-    those of attempts also follow `last_attempt`.
+    The ledger keeps its own id, and gets the mark of the `warehouse` that is restored with it; until `Ledger.note_warehouse`, it
+    counts as being restored. Locks are free afterwards, and keep their tokens. Attempts that were running are lost at the time
+    `at` of the backup. New numbers follow the saved ones, and those of attempts also follow `last_attempt`.
 
     Raises:
         LedgerError: the ledger at the URL is not empty.
@@ -100,14 +103,13 @@ def restore(file: Path, url: str, backup: str, at: dt.datetime, last_attempt: in
     try:
         with saved.read() as source, database.write() as target:
             _require_empty(target, database)
-            target.execute(delete(meta).where(meta.c.key.not_in(_OWN) | meta.c.key.in_([_FILLED_FROM, WAREHOUSE])))
+            target.execute(delete(meta).where(meta.c.key.not_in(_OWN) | meta.c.key.in_(_OF_A_RESTORE)))
             target.execute(delete(locks))
             for table in _ORDERED:
                 if table.name not in _NOT_RESTORED:
                     _copy(source, target, table)
-            target.execute(
-                insert(meta), [{"key": _FILLED_FROM, "value": backup}, {"key": WAREHOUSE, "value": warehouse}]
-            )
+            notes = {_FILLED_FROM: backup, WAREHOUSE: warehouse, RESTORING: backup}
+            target.execute(insert(meta), [{"key": key, "value": value} for key, value in notes.items()])
             target.execute(update(locks).values(until=None))
             lose_attempts(target, true(), at)
             _go_on_counting(target, last_attempt, sqlite=database.is_sqlite)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from filelock import FileLock, Timeout
-from sqlalchemy import URL, Connection, text
+from sqlalchemy import URL, Connection, delete, text
 
 from backfill_assets.campaign.state import NOTES, JournalEntry
 from backfill_assets.core.errors import LedgerError
@@ -51,12 +51,22 @@ class Ledger(UnitRows, WorkRows, ReleaseRows, CampaignRows, ProofRows):
         with self._database.read() as connection:
             return read_meta(connection, meta, WAREHOUSE) or ""
 
+    @property
+    def restoring(self) -> str:
+        """The backup that it was filled from, as long as that restore has not ended; else empty."""
+        with self._database.read() as connection:
+            return read_meta(connection, meta, RESTORING) or ""
+
     def note_warehouse(self, mark: str) -> str:
-        """Note which warehouse it has taken, unless it has one; returns the mark that counts."""
-        if not (own := self.warehouse):
-            with self._database.write() as connection:
-                own = read_meta(connection, meta, WAREHOUSE) or mark
-                upsert(connection, meta, [{"key": WAREHOUSE, "value": own}])
+        """Note which warehouse it has taken, unless it has one, and that no restore goes on; returns the mark that counts."""
+        with self._database.read() as connection:
+            own = read_meta(connection, meta, WAREHOUSE)
+            if own and read_meta(connection, meta, RESTORING) is None:
+                return own
+        with self._database.write() as connection:
+            own = read_meta(connection, meta, WAREHOUSE) or mark
+            upsert(connection, meta, [{"key": WAREHOUSE, "value": own}])
+            connection.execute(delete(meta).where(meta.c.key == RESTORING))
         return own
 
     @property
@@ -81,6 +91,8 @@ class Ledger(UnitRows, WorkRows, ReleaseRows, CampaignRows, ProofRows):
 _ID: Final = "id"
 WAREHOUSE: Final = "warehouse"
 """The key in `meta` of the mark of the warehouse that the ledger has taken."""
+RESTORING: Final = "restoring"
+"""The key in `meta` of the backup that the ledger was filled from, until that restore has ended."""
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 # Alembic keeps the running migration in module globals, so each process can run only one at a time.
 _ALEMBIC: Final = threading.Lock()

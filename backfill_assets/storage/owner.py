@@ -53,8 +53,13 @@ class Owner(Protocol):
         """The mark in the file `_owner` of the warehouse that it has taken; empty if it has none yet."""
         ...
 
+    @property
+    def restoring(self) -> str:
+        """The backup that it was filled from, as long as that restore has not ended; else empty."""
+        ...
+
     def note_warehouse(self, mark: str) -> str:
-        """Note which warehouse it has taken, unless it has one; returns the mark that counts."""
+        """Note which warehouse it has taken, unless it has one, and that no restore goes on; returns the mark that counts."""
         ...
 
     def knows_releases(self) -> bool:
@@ -73,6 +78,7 @@ def require_owner(layout: Layout, ledger: Owner, *, writes: bool = False) -> Non
     if (found := _owner(layout.warehouse)) is not None:
         _compare(layout.warehouse, found, ledger)
     elif writes:
+        _require_no_restore(layout.warehouse, ledger)
         _require_same_place(layout.warehouse, ledger)
 
 
@@ -117,6 +123,12 @@ def is_being_restored(layout: Layout, ledger: str) -> bool:
     return _known(layout.warehouse).get(_RESTORING) == ledger
 
 
+def is_restored(layout: Layout, ledger: str, mark: str) -> bool:
+    """Whether the warehouse is that of this ledger, under this mark."""
+    known = _known(layout.warehouse)
+    return (known.get(_LEDGER), known.get(_WAREHOUSE, "")) == (ledger, mark)
+
+
 def end_restore(layout: Layout, ledger: str, name: str, mark: str) -> None:
     """Let the ledger that was restored use the warehouse, which is another one than before and has a mark of its own.
 
@@ -142,6 +154,7 @@ def take_warehouse(layout: Layout, ledger: Owner) -> None:
     warehouse = layout.warehouse
     found = _owner(warehouse)
     if found is None:
+        _require_no_restore(warehouse, ledger)
         if _has_releases(warehouse) and not ledger.knows_releases():
             raise LayoutError(
                 f"{warehouse} has releases, and {ledger.name} knows none: if another ledger has them, name it in "
@@ -169,6 +182,21 @@ def take_warehouse(layout: Layout, ledger: Owner) -> None:
     else:
         # An older version of this project took it.
         (warehouse / OWNER_FILE).write(owner_mark(ledger.id, ledger.name, noted))
+
+
+def _require_no_restore(warehouse: Location, ledger: Owner) -> None:
+    """Refuse, in a warehouse without an owner, a ledger whose restore somebody has ended: that of before may go on."""
+    if backup := ledger.restoring:
+        raise LayoutError(given_up(warehouse, ledger.name, backup))
+
+
+def given_up(warehouse: Location, name: str, backup: str) -> str:
+    """Why a ledger of that name does not get the warehouse: its restore did not end, and the warehouse does not know of it."""
+    return (
+        f"the restore of backup {backup} into {name} was cut off, and {warehouse / OWNER_FILE} no longer tells of it: another "
+        "ledger may go on with this warehouse, so give that database up. Use the warehouse's ledger, or restore into an empty "
+        "one (BACKFILL_ASSETS_LEDGER_URL); or look at BACKFILL_ASSETS_WAREHOUSE"
+    )
 
 
 def _require_same_place(warehouse: Location, ledger: Owner) -> None:
@@ -277,7 +305,8 @@ def _refuse_half(warehouse: Location, known: Mapping[str, str]) -> NoReturn:
     backup = known.get(_BACKUP, "")
     raise LayoutError(
         f"{warehouse} is being restored from backup {backup}, or that was cut off: repeat it (backfill restore FROM --backup "
-        f"{backup}). If the ledger that it had before is still there and is to go on, remove {warehouse / OWNER_FILE} instead"
+        f"{backup}). If the ledger that it had before is still there and is to go on, remove {warehouse / OWNER_FILE} instead, "
+        f"and give {known.get('database', 'the new one')} up"
     )
 
 

@@ -28,8 +28,10 @@ class Known:
     name: str
     releases: bool = False
     warehouse: str = ""
+    restoring: str = ""
 
     def note_warehouse(self, mark: str) -> str:
+        self.restoring = ""
         self.warehouse = self.warehouse or mark
         return self.warehouse
 

@@ -491,12 +491,8 @@ def test_until_a_restore_is_complete_nobody_can_work_and_it_can_be_repeated(worl
     made = backup(world)
     into = world.folder.parent / f"{world.folder.name} elsewhere"
 
-    def crash(step: str) -> None:
-        if step == last:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        restored(world, into=into, checkpoint=crash)
+        restored(world, into=into, checkpoint=cut_off(last))
     half = World(into, world.described, clock=world.clock)
     for ledger in (half.ledger.id, world.ledger.id):
         with pytest.raises(LayoutError, match="is being restored, or its restore was cut off"):
@@ -515,6 +511,38 @@ def test_until_a_restore_is_complete_nobody_can_work_and_it_can_be_repeated(worl
         restored(world, made.id, into=into)
     with pytest.raises(LedgerError, match="is not empty"):
         restored(world, later.id, into=into)
+
+
+def cut_off(at: str) -> Callable[[str], None]:
+    def crash(step: str) -> None:
+        if step == at:
+            raise KeyboardInterrupt
+
+    return crash
+
+
+def test_after_a_restore_that_was_given_up_only_the_ledger_of_before_writes(world: World, tmp_path: Path) -> None:
+    take_warehouse(layout(world.folder), world.ledger)
+    world.released({d: [1] for d in DAYS})
+    backup(world)
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    restoring = RestoreBackup(layout(world.folder), url, world.clock, User("ada"), cut_off("ledger"))
+    with pytest.raises(KeyboardInterrupt):
+        restoring.run(place(world))
+    half = World(world.folder, world.described, 7000, clock=world.clock, ledger=url)
+    (layout(world.folder).warehouse / "_owner").remove()
+    for is_taken in (False, True):
+        if is_taken:
+            take_warehouse(layout(world.folder), world.ledger)
+        for act in (lambda: take_warehouse(layout(world.folder), half.ledger), lambda: half.reconcile().run()):
+            with pytest.raises(LayoutError, match="belongs to another ledger" if is_taken else "give that database up"):
+                act()
+        with pytest.raises(BackupError, match="give that database up"):
+            restoring.run(place(world))
+        require_owner(layout(world.folder), world.ledger, writes=True)
+    half.close()
+    world.released({DAYS[0]: [2]})
+    assert problems(world) == []
 
 
 def test_an_empty_ledger_that_was_filled_from_nothing_takes_another_backup(world: World) -> None:

@@ -131,6 +131,22 @@ def test_a_restore_that_somebody_has_ended_does_not_take_the_warehouse_back(ware
     require_owner(layout(warehouse), Known(THEIRS, "the ledger of before"))
 
 
+def test_a_ledger_whose_restore_was_given_up_gets_no_warehouse(warehouse: Location) -> None:
+    manifest = warehouse / "published" / "sales" / "_releases" / "r_1.json"
+    manifest.parent.make_folder()
+    manifest.write("{}")
+    half = Known(OURS, "ledger half.db", releases=True, warehouse="00ff", restoring="b_1")
+    require_owner(layout(warehouse), half)
+    for act in (take_warehouse, partial(require_owner, writes=True)):
+        with pytest.raises(LayoutError, match=r"backup b_1 into ledger half\.db was cut off.*give that database up"):
+            act(layout(warehouse), half)
+    # Of a restore that ended, and could not note that any more, it is the warehouse.
+    (warehouse / OWNER_FILE).write(owner_mark(OURS, "ledger half.db", "00ff"))
+    require_owner(layout(warehouse), half, writes=True)
+    take_warehouse(layout(warehouse), half)
+    assert half.restoring == ""
+
+
 def test_a_ledger_without_releases_does_not_get_a_warehouse_with_some(warehouse: Location) -> None:
     manifest = warehouse / "published" / "sales" / "_releases" / "r_1.json"
     manifest.parent.make_folder()

@@ -86,36 +86,38 @@ class RestoreBackup:
             ledger = copies.require_empty(self.ledger_url, backup.id)
             is_filled = ledger.filled_from == backup.id
             if is_filled and not is_being_restored(self.layout, ledger.id):
-                self._refuse_again(ledger)
-            instead = folder.owner()
-            replaced = begin_restore(self.layout, Restoring(ledger.id, ledger.name, backup.id), instead)
+                self._refuse_again(folder, ledger)
+            replaced = begin_restore(self.layout, Restoring(ledger.id, ledger.name, backup.id), folder.owner())
             self.checkpoint("begin")
             self._copy(folder, saved, missing)
             self.checkpoint("files")
             mark = ledger.warehouse if is_filled else secrets.token_hex(8)
             if not is_filled:
-                copies.restore(file, self.ledger_url, backup.id, backup.at, last, mark)
+                copies.restore(file, self.ledger_url, backup.id, backup.at, last, mark, replaced)
             self.checkpoint("ledger")
             warnings = [
                 f"decisions after {backup.at:%Y-%m-%d %H:%M:%S} UTC are lost, such as withdrawals, holds and approvals",
                 *(f"{place} is newer than the backup: what came after it is new to the ledger" for place in newer),
                 *self._at_rest(backup, newer),
             ]
-            if replaced and replaced == instead:
-                warnings += _handed_over(folder, ledger)
             end_restore(self.layout, ledger.id, ledger.name, mark)
             self.checkpoint("owner")
             self._note_the_end(mark)
+            self.checkpoint("noted")
+            warnings += _handed_over(folder, ledger, replaced)
         return Restored(backup, len(missing), sum(saved.files[path].size for path in missing), tuple(warnings))
 
-    def _refuse_again(self, ledger: copies.TargetLedger) -> NoReturn:
+    def _refuse_again(self, folder: BackupFolder, ledger: copies.TargetLedger) -> NoReturn:
         """Say that this backup is in the ledger; completes what a restore that was cut off at its end has left."""
+        warnings: list[str] = []
         if is_restored(self.layout, ledger.id, ledger.warehouse):
             self._note_the_end(ledger.warehouse)
+            warnings = _handed_over(folder, ledger, ledger.replaced)
         elif ledger.restoring:
             raise BackupError(given_up(self.layout.warehouse, ledger.name, ledger.restoring))
         raise BackupError(
             f"backup {ledger.filled_from} has been restored into {ledger.name} already; next: backfill reconcile and doctor"
+            + "".join(f"; {text}" for text in warnings)
         )
 
     def _note_the_end(self, mark: str) -> None:
@@ -192,7 +194,10 @@ def _above(place: Location, warehouse: Location) -> Iterator[Location]:
         yield from parents_up_to(place, warehouse)
 
 
-def _handed_over(folder: BackupFolder, ledger: copies.TargetLedger) -> list[str]:
+def _handed_over(folder: BackupFolder, ledger: copies.TargetLedger, replaced: str) -> list[str]:
+    """Let the ledger go on with the backups of the one that it replaced, if they are there; returns what speaks against it."""
+    if not replaced or folder.owner() != replaced:
+        return []
     try:
         folder.hand_over(ledger.id, ledger.name)
     except StorageError as error:

@@ -18,7 +18,8 @@ from backfill_assets.ledger.units import lose_attempts
 
 _ID: Final = "id"
 _FILLED_FROM: Final = "filled_from"
-_OF_A_RESTORE: Final = (WAREHOUSE, _FILLED_FROM, RESTORING)
+_REPLACED: Final = "replaced"
+_OF_A_RESTORE: Final = (WAREHOUSE, _FILLED_FROM, RESTORING, _REPLACED)
 _OWN: Final = (_ID, "host_id", "host_name", *_OF_A_RESTORE)
 """Keys of `meta` that say which ledger this is and where, and not what it knows."""
 _PAGE: Final = 1000
@@ -51,8 +52,8 @@ def save(frozen: Connection, file: Path) -> None:
 class TargetLedger:
     """A ledger that a backup is restored into: its id, and its place for messages.
 
-    `filled_from` is the backup that it was filled from, `warehouse` the mark of its warehouse, and `restoring` the backup whose
-    restore filled it and has not ended; each may be empty.
+    `filled_from` is the backup that it was filled from, `warehouse` the mark of its warehouse, `restoring` the backup whose
+    restore filled it and has not ended, and `replaced` the id of the ledger that it was restored instead of; each may be empty.
     """
 
     id: str
@@ -60,6 +61,7 @@ class TargetLedger:
     filled_from: str
     warehouse: str
     restoring: str = ""
+    replaced: str = ""
 
 
 def migrated(file: Path) -> None:
@@ -83,18 +85,21 @@ def require_empty(url: str, backup: str) -> TargetLedger:
             found = read_meta(connection, meta, _FILLED_FROM) or ""
             if found != backup:
                 _require_empty(connection, database)
-            own, mark, restoring = (read_meta(connection, meta, key) or "" for key in (_ID, WAREHOUSE, RESTORING))
-            return TargetLedger(own, database.name, found, mark, restoring)
+            own, *others = (read_meta(connection, meta, key) or "" for key in (_ID, WAREHOUSE, RESTORING, _REPLACED))
+            return TargetLedger(own, database.name, found, *others)
     finally:
         database.close()
 
 
-def restore(file: Path, url: str, backup: str, at: dt.datetime, last_attempt: int, warehouse: str) -> None:
+def restore(
+    file: Path, url: str, backup: str, at: dt.datetime, last_attempt: int, warehouse: str, replaced: str
+) -> None:
     """Write all that a file has into the empty ledger at a SQLAlchemy URL, in one transaction.
 
     The ledger keeps its own id, and gets the mark of the `warehouse` that is restored with it; until `Ledger.note_warehouse`, it
     counts as being restored. Locks are free afterwards, and keep their tokens. Attempts that were running are lost at the time
-    `at` of the backup. New numbers follow the saved ones, and those of attempts also follow `last_attempt`.
+    `at` of the backup. New numbers follow the saved ones, and those of attempts also follow `last_attempt`. `replaced` is the id of
+    the ledger that it is restored instead of; it may be empty.
 
     Raises:
         LedgerError: the ledger at the URL is not empty.
@@ -108,7 +113,7 @@ def restore(file: Path, url: str, backup: str, at: dt.datetime, last_attempt: in
             for table in _ORDERED:
                 if table.name not in _NOT_RESTORED:
                     _copy(source, target, table)
-            notes = {_FILLED_FROM: backup, WAREHOUSE: warehouse, RESTORING: backup}
+            notes = {_FILLED_FROM: backup, WAREHOUSE: warehouse, RESTORING: backup, _REPLACED: replaced}
             target.execute(insert(meta), [{"key": key, "value": value} for key, value in notes.items()])
             target.execute(update(locks).values(until=None))
             lose_attempts(target, true(), at)

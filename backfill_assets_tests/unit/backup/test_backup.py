@@ -545,6 +545,46 @@ def test_after_a_restore_that_was_given_up_only_the_ledger_of_before_writes(worl
     assert problems(world) == []
 
 
+@pytest.mark.parametrize("last", ["ledger", "owner", "noted"])
+def test_the_folder_of_backups_follows_the_warehouse_and_never_comes_first(world: World, last: str) -> None:
+    take_warehouse(layout(world.folder), world.ledger)
+    world.released({d: [1] for d in DAYS})
+    made, before = backup(world), world.ledger.id
+    without_ledger(world)
+    with pytest.raises(KeyboardInterrupt):
+        restored(world, into=world.folder, checkpoint=cut_off(last))
+    assert BackupFolder(place(world)).owner() == before
+    again = World(world.folder, world.described, 7000, clock=world.clock)
+    if last == "ledger":
+        restored(world, into=world.folder)[0].close()
+    else:
+        require_owner(layout(world.folder), again.ledger, writes=True)
+        with pytest.raises(BackupError, match=f"backup {made.id} has been restored into .+ already"):
+            restored(world, into=world.folder)
+    assert (BackupFolder(place(world)).owner(), again.ledger.restoring) == (again.ledger.id, "")
+    take_warehouse(layout(world.folder), again.ledger)
+    assert backup(again).files == made.files
+    again.close()
+
+
+def test_a_restore_that_somebody_ended_leaves_the_folder_of_backups_where_it_was(world: World, tmp_path: Path) -> None:
+    take_warehouse(layout(world.folder), world.ledger)
+    world.released({d: [1] for d in DAYS})
+    backup(world)
+
+    def give_up(step: str) -> None:
+        if step == "ledger":
+            (layout(world.folder).warehouse / "_owner").remove()
+
+    restoring = RestoreBackup(
+        layout(world.folder), f"sqlite:///{tmp_path / 'new.db'}", world.clock, User("ada"), give_up
+    )
+    with pytest.raises(LayoutError, match="somebody has ended this restore"):
+        restoring.run(place(world))
+    take_warehouse(layout(world.folder), world.ledger)
+    assert backup(world).files > 0
+
+
 def test_an_empty_ledger_that_was_filled_from_nothing_takes_another_backup(world: World) -> None:
     first = backup(world)
     into = world.folder.parent / f"{world.folder.name} elsewhere"

@@ -89,13 +89,15 @@ def test_all_rows_are_there_again_in_either_kind_and_numbers_go_on(
     before = rows(f"sqlite:///{file}")
     for one in source.attempts(state=AttemptState.running):
         source.end_attempt(one.number, AttemptState.lost)
-    restore(file, other, "b_1", clock.now(), 0, "00ff")
+    restore(file, other, "b_1", clock.now(), 0, "00ff", "feed")
     same_but(rows(url), rows(other))
     assert rows(f"sqlite:///{file}") == before
     full = require_empty(other, "b_1")
     assert (empty.filled_from, full.filled_from, full.id, full.name) == ("", "b_1", empty.id, empty.name)
+    assert (empty.restoring, full.restoring, full.replaced) == ("", "b_1", "feed")
     ledger = open_ledger(other, clock)
-    assert (ledger.id, ledger.warehouse) == (empty.id, "00ff")
+    assert (ledger.id, ledger.warehouse, ledger.restoring) == (empty.id, "00ff", "b_1")
+    assert (ledger.note_warehouse("of another"), ledger.restoring) == ("00ff", "")
     assert ledger.journal(OLD) == source.journal(OLD) != ()
     with ledger.lock("flights", NO_WAIT) as next_token, ledger.driver("raw/flights", "spark of others", NO_WAIT):
         assert next_token == token + 1
@@ -116,7 +118,7 @@ def test_attempts_are_numbered_after_those_whose_shadows_are_there(
     source: Ledger, other: str, tmp_path: Path, clock: FixedClock
 ) -> None:
     require_empty(other, "b_1")
-    restore(saved(source, tmp_path), other, "b_1", clock.now(), 40, "00ff")
+    restore(saved(source, tmp_path), other, "b_1", clock.now(), 40, "00ff", "")
     ledger = open_ledger(other, clock)
     unit = ledger.assign(a_launch(march(25), "b_9"), a_unit(march(25), "b_9"))
     assert ledger.start_attempt(unit.id, "flights", march(25), "r_9", LEASE).number == 41
@@ -145,7 +147,7 @@ def test_only_an_empty_ledger_is_filled(source: Ledger, tmp_path: Path, clock: F
     before = rows(other)
     for act in (
         lambda: require_empty(other, "b_1"),
-        lambda: restore(saved(source, tmp_path), other, "b_1", clock.now(), 0, "00ff"),
+        lambda: restore(saved(source, tmp_path), other, "b_1", clock.now(), 0, "00ff", ""),
     ):
         with pytest.raises(LedgerError, match="is not empty: its table deliveries has 1 row,"):
             act()
@@ -179,5 +181,5 @@ def test_a_ledger_that_cannot_be_restored_whole_is_not_restored_at_all(
     other = f"sqlite:///{tmp_path / 'other.db'}"
     before = require_empty(other, "b_1")
     with pytest.raises(LedgerError, match="approval"):
-        restore(file, other, "b_1", clock.now(), 0, "00ff")
+        restore(file, other, "b_1", clock.now(), 0, "00ff", "")
     assert require_empty(other, "b_1") == before

@@ -15,10 +15,11 @@ from backfill_assets.core.errors import BackupError
 from backfill_assets.core.text import number_of
 from backfill_assets.delta.opening import LOG
 from backfill_assets.storage.location import Copied, Location, parents_up_to, remove_all
-from backfill_assets.storage.owner import owner_mark
 
 _OWNER: Final = "_backups.json"
-"""Names the ledger whose backups these are."""
+"""Names the ledger whose backups these are, and the place of its warehouse; folders of older versions lack the place."""
+_LEDGER_ID: Final = "ledger"
+_WAREHOUSE: Final = "warehouse"
 _BACKUPS: Final = "backups"
 _FILES: Final = "files"
 _LEDGER: Final = "ledger.db"
@@ -80,8 +81,8 @@ class BackupFolder:
 
     root: Location
 
-    def claim(self, ledger: str, name: str) -> None:
-        """Make an empty folder that of a ledger's backups; `name` is the place of its database, for messages.
+    def claim(self, ledger: str, name: str, warehouse: Location) -> None:
+        """Make an empty folder that of the backups of a ledger and its warehouse; `name` is the ledger's database, for messages.
 
         Raises:
             BackupError: it has backups of another ledger, or other files.
@@ -97,7 +98,7 @@ class BackupFolder:
             if taken:
                 raise BackupError(f"{self.root} has files, and is no folder of backups; name an empty folder")
             with suppress(FileExistsError):  # another command was faster; whose it is comes next
-                mark.create(owner_mark(ledger, name))
+                mark.create(_owner_mark(ledger, name, warehouse))
         if self.owner() != ledger:
             raise BackupError(
                 f"{self.root} has backups of another ledger ({mark.text()}), and this is {name}; name another folder"
@@ -105,17 +106,28 @@ class BackupFolder:
 
     def owner(self) -> str:
         """The id of the ledger whose backups these are; empty if there are none."""
+        return self._noted(_LEDGER_ID)
+
+    def other_warehouse(self, warehouse: Location) -> str:
+        """The place of the warehouse whose backups these are, if it is not this one; empty if an older version noted none."""
+        noted = self._noted(_WAREHOUSE)
+        return noted if noted != _place_of(warehouse) else ""
+
+    def _noted(self, key: str) -> str:
         mark = self.root / _OWNER
         try:
-            return str(json.loads(mark.text())["ledger"]) if mark.is_there() else ""
+            noted = json.loads(mark.text()) if mark.is_there() else {_LEDGER_ID: ""}
+            return str({_WAREHOUSE: "", **noted}[key])
         except (ValueError, KeyError, TypeError):
             raise BackupError(
                 f"{mark} cannot be read; it names the ledger whose backups these are: write it again, or name another folder"
             ) from None
 
-    def hand_over(self, ledger: str, name: str) -> None:
-        """Make it the folder of the ledger that a backup of it was restored into."""
-        (self.root / _OWNER).write(owner_mark(ledger, name))
+    def hand_over(self, ledger: str, name: str, warehouse: Location) -> None:
+        """Make it the folder of this ledger and warehouse: a backup was restored into it, or its warehouse has moved."""
+        mark, wanted = self.root / _OWNER, _owner_mark(ledger, name, warehouse)
+        if mark.text() != wanted:
+            mark.write(wanted)
 
     def all(self) -> tuple[Backup, ...]:
         """All complete backups whose description can be read, newest first."""
@@ -230,6 +242,14 @@ class BackupFolder:
 
     def _of(self, backup: str) -> Location:
         return self.root / _BACKUPS / backup
+
+
+def _owner_mark(ledger: str, name: str, warehouse: Location) -> str:
+    return canonical_json({"database": name, _LEDGER_ID: ledger, _WAREHOUSE: _place_of(warehouse)})
+
+
+def _place_of(warehouse: Location) -> str:
+    return str(warehouse.resolved())
 
 
 def _path(saved: Copied) -> str:

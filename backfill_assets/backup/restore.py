@@ -104,7 +104,7 @@ class RestoreBackup:
             self.checkpoint("owner")
             self._note_the_end(mark)
             self.checkpoint("noted")
-            warnings += _handed_over(folder, ledger, replaced)
+            warnings += self._handed_over(folder, ledger, replaced)
         return Restored(backup, len(missing), sum(saved.files[path].size for path in missing), tuple(warnings))
 
     def _refuse_again(self, folder: BackupFolder, ledger: copies.TargetLedger) -> NoReturn:
@@ -112,13 +112,26 @@ class RestoreBackup:
         warnings: list[str] = []
         if is_restored(self.layout, ledger.id, ledger.warehouse):
             self._note_the_end(ledger.warehouse)
-            warnings = _handed_over(folder, ledger, ledger.replaced)
+            warnings = self._handed_over(folder, ledger, ledger.replaced)
         elif ledger.restoring:
             raise BackupError(given_up(self.layout.warehouse, ledger.name, ledger.restoring))
         raise BackupError(
             f"backup {ledger.filled_from} has been restored into {ledger.name} already; next: backfill reconcile and doctor"
             + "".join(f"; {text}" for text in warnings)
         )
+
+    def _handed_over(self, folder: BackupFolder, ledger: copies.TargetLedger, replaced: str) -> list[str]:
+        """Let the ledger go on with the backups of the one that it replaced, if they are there; returns what speaks against it."""
+        if not replaced or folder.owner() != replaced:
+            return []
+        warehouse = self.layout.warehouse
+        if other := folder.other_warehouse(warehouse):
+            return [f"the next backups need a new folder: {folder.root} has those of the warehouse {other}"]
+        try:
+            folder.hand_over(ledger.id, ledger.name, warehouse)
+        except StorageError as error:
+            return [f"the next backups need a new folder: {folder.root} cannot be written ({error})"]
+        return []
 
     def _note_the_end(self, mark: str) -> None:
         with closing(open_ledger(self.ledger_url, self.clock)) as ledger:
@@ -192,17 +205,6 @@ class RestoreBackup:
 def _above(place: Location, warehouse: Location) -> Iterator[Location]:
     with suppress(ValueError):  # an adopted table is elsewhere
         yield from parents_up_to(place, warehouse)
-
-
-def _handed_over(folder: BackupFolder, ledger: copies.TargetLedger, replaced: str) -> list[str]:
-    """Let the ledger go on with the backups of the one that it replaced, if they are there; returns what speaks against it."""
-    if not replaced or folder.owner() != replaced:
-        return []
-    try:
-        folder.hand_over(ledger.id, ledger.name)
-    except StorageError as error:
-        return [f"the next backups need a new folder: {folder.root} cannot be written ({error})"]
-    return []
 
 
 def _last_attempt(there: Collection[str]) -> int:

@@ -86,7 +86,7 @@ class TakeBackup(OnWarehouse):
         self._require_apart(root)
         folder = BackupFolder(root)
         with self.ledger.lock(_LOCK, _NO_WAIT), TemporaryDirectory() as scratch:
-            folder.claim(self.ledger.id, self.ledger.name)
+            folder.claim(self.ledger.id, self.ledger.name, self.layout.warehouse)
             file, name = Path(scratch) / "ledger.db", self.ids.new("b")
             with ExitStack() as reading:
                 with self._at_rest():
@@ -105,6 +105,7 @@ class TakeBackup(OnWarehouse):
             size = sum(one.size for one in saved.files.values())
             made = Backup(name, moment.at, self.identity.name(), moment.tables, len(saved.files), size)
             folder.complete(made, saved)
+            folder.hand_over(self.ledger.id, self.ledger.name, self.layout.warehouse)
             removed = folder.keep(keep, name) if keep else ()
         there = {one.sha256 for one in known.values()}
         new = {one.sha256: one.size for one in saved.files.values() if one.sha256 not in there}

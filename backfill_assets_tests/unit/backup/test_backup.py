@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +40,7 @@ from backfill_assets.release.finish import no_checkpoint
 from backfill_assets.storage.bucket import bucket_of
 from backfill_assets.storage.disk import OnDisk
 from backfill_assets.storage.location import Copied, Location
-from backfill_assets.storage.owner import require_owner, take_warehouse
+from backfill_assets.storage.owner import owner_mark, require_owner, take_warehouse
 from backfill_assets_tests.harness import postgres
 from backfill_assets_tests.harness.actors import User
 from backfill_assets_tests.harness.examples import examples
@@ -698,6 +699,33 @@ def test_a_copy_beside_the_original_is_another_ledger(world: World) -> None:
         TakeBackup(other.warehouse()).take(place(world))
     other.close()
     assert backup(world).files > 0
+
+
+def test_a_rehearsal_on_a_copied_warehouse_leaves_the_original_its_backups(world: World) -> None:
+    """`cp -a` also copies the file that says whose the warehouse is."""
+    take_warehouse(layout(world.folder), world.ledger)
+    world.released({DAYS[0]: [1]})
+    backup(world)
+    copies = [world.folder.parent / f"{world.folder.name} rehearsal {number}" for number in range(2)]
+    for copy in copies:
+        shutil.copytree(world.folder / "warehouse", copy / "warehouse")
+    other, done = restored(world, into=copies[0])
+    (told,) = done.warnings[1:]
+    assert told.startswith("the next backups need a new folder: ")
+    assert told.endswith(f"has those of the warehouse {layout(world.folder).warehouse}")
+    with pytest.raises(BackupError, match="has backups of another ledger"):
+        TakeBackup(other.warehouse()).take(place(world))
+    other.close()
+    # A folder that an older version made does not say of which warehouse, until the next backup.
+    noted = place(world) / "_backups.json"
+    before = noted.text()
+    noted.write(owner_mark(world.ledger.id, world.ledger.name))
+    backup(world)
+    assert noted.text() == before
+    noted.write(owner_mark(world.ledger.id, world.ledger.name))
+    other, done = restored(world, into=copies[1])
+    assert (len(done.warnings), BackupFolder(place(world)).owner()) == (1, other.ledger.id)
+    other.close()
 
 
 def test_campaigns_that_worked_are_paused(campaigns: World) -> None:

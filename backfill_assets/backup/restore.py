@@ -48,13 +48,14 @@ class Restored:
 
 @dataclass(frozen=True)
 class RestoreBackup:
-    """Restores backups into a warehouse and the ledger at a SQLAlchemy URL."""
+    """Restores backups into a warehouse and the ledger at a SQLAlchemy URL; only if told so, instead of a warehouse's ledger."""
 
     layout: Layout
     ledger_url: str
     clock: Clock
     identity: Identity
     checkpoint: Checkpoint = no_checkpoint
+    instead_of_its_ledger: bool = False
 
     def run(self, root: Location, name: str = "") -> Restored:
         """Copy what the warehouse is missing, then fill the ledger; files that are there stay.
@@ -64,7 +65,7 @@ class RestoreBackup:
         Raises:
             BackupError: there is no such backup, it is damaged, it has been restored here already, or the warehouse has another
                 file in place of one of it.
-            LayoutError: the warehouse belongs to another ledger.
+            LayoutError: the warehouse belongs to another ledger than that of the backups, or nobody said that it is to replace it.
             LedgerError: the ledger is not empty, or cannot be opened, or a newer version of this project saved it.
             StorageError: a place cannot be read or written, or a file of the backup is damaged.
         """
@@ -87,7 +88,8 @@ class RestoreBackup:
             is_filled = ledger.filled_from == backup.id
             if is_filled and not is_being_restored(self.layout, ledger.id):
                 self._refuse_again(folder, ledger)
-            replaced = begin_restore(self.layout, Restoring(ledger.id, ledger.name, backup.id), folder.owner())
+            who = Restoring(ledger.id, ledger.name, backup.id)
+            replaced = begin_restore(self.layout, who, folder.owner(), is_agreed=self.instead_of_its_ledger)
             self.checkpoint("begin")
             self._copy(folder, saved, missing)
             self.checkpoint("files")

@@ -51,6 +51,13 @@ def restore(
     verify: Annotated[
         bool, typer.Option("--verify", help="Read every byte of the backups that are there, and restore none.")
     ] = False,
+    instead: Annotated[
+        bool,
+        typer.Option(
+            "--instead-of-its-ledger",
+            help="Take the warehouse from its ledger, whose backups these are; that ledger is refused from then on.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Restore a backup into an empty ledger, and a warehouse that is empty or has lost files; nothing is overwritten.
@@ -66,7 +73,8 @@ def restore(
         return
     application = Application.from_env()
     url, clock = application.settings.ledger_url, application.clock
-    done = RestoreBackup(application.layout, url, clock, application.identity).run(place, name)
+    restoring = RestoreBackup(application.layout, url, clock, application.identity, instead_of_its_ledger=instead)
+    done = restoring.run(place, name)
     settled = application.reconcile.run()
     if json:
         as_json({"restored": done, "reconciled": settled})

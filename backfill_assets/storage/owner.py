@@ -91,14 +91,14 @@ class Restoring:
     backup: str
 
 
-def begin_restore(layout: Layout, restoring: Restoring, instead: str) -> str:
+def begin_restore(layout: Layout, restoring: Restoring, instead: str, *, is_agreed: bool) -> str:
     """Keep everybody out of a warehouse until `end_restore`; returns the id of the ledger that is replaced, or empty.
 
-    It may be nobody's, this ledger's, that of the ledger that it is restored `instead` of, or one whose restore of the same backup
-    was cut off.
+    It may be nobody's, this ledger's, one whose restore of the same backup was cut off, or, if somebody agreed to that, that of the
+    ledger that it is restored `instead` of.
 
     Raises:
-        LayoutError: it belongs to another ledger, or another backup is being restored into it.
+        LayoutError: it belongs to another ledger, or another backup is being restored into it, or nobody agreed.
         StorageError: its place does not keep two writers apart, cannot be reached, or may not be written to.
     """
     warehouse = layout.warehouse
@@ -108,6 +108,12 @@ def begin_restore(layout: Layout, restoring: Restoring, instead: str) -> str:
             _refuse_half(warehouse, known)
     elif known.get(_LEDGER, restoring.ledger) not in {restoring.ledger, instead}:
         _require_ledger(warehouse, canonical_json(known), restoring.ledger, restoring.name)
+    elif known.get(_LEDGER, restoring.ledger) != restoring.ledger and not is_agreed:
+        raise LayoutError(
+            f"{warehouse} belongs to {known.get('database', 'another ledger')}, as its file {OWNER_FILE} says. If that ledger is "
+            f"lost, or {restoring.name} is to replace it: --instead-of-its-ledger, and the warehouse refuses that ledger from then "
+            "on. To restore beside it, set BACKFILL_ASSETS_WAREHOUSE to an empty place"
+        )
     if not known:
         warehouse.make_folder()
         if warehouse.storage_options is not None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -87,12 +87,18 @@ def saved(world: World, made: Backup) -> Mapping[str, Copied]:
 
 
 def restored(
-    world: World, name: str = "", into: Path | None = None, checkpoint: Callable[[str], None] = no_checkpoint
+    world: World,
+    name: str = "",
+    into: Path | None = None,
+    checkpoint: Callable[[str], None] = no_checkpoint,
+    *,
+    instead: bool = False,
 ) -> tuple[World, Restored]:
-    """The world of a backup, elsewhere unless a folder is given."""
+    """The world of a backup, elsewhere unless a folder is given; in its own folder, instead of its ledger."""
     folder = into or world.folder.parent / f"{world.folder.name} copy{next(_COPIES)}"
     url = f"sqlite:///{folder / 'ledger.db'}"
-    restoring = RestoreBackup(layout(folder), url, world.clock, User("ada"), checkpoint)
+    instead = instead or folder == world.folder
+    restoring = RestoreBackup(layout(folder), url, world.clock, User("ada"), checkpoint, instead_of_its_ledger=instead)
     done = restoring.run(place(world), name)
     return World(folder, world.described, 7000 + 100 * next(_COPIES), clock=world.clock), done
 
@@ -529,7 +535,7 @@ def test_after_a_restore_that_was_given_up_only_the_ledger_of_before_writes(worl
     url = f"sqlite:///{tmp_path / 'new.db'}"
     restoring = RestoreBackup(layout(world.folder), url, world.clock, User("ada"), cut_off("ledger"))
     with pytest.raises(KeyboardInterrupt):
-        restoring.run(place(world))
+        replace(restoring, instead_of_its_ledger=True).run(place(world))
     half = World(world.folder, world.described, 7000, clock=world.clock, ledger=url)
     (layout(world.folder).warehouse / "_owner").remove()
     for is_taken in (False, True):
@@ -577,9 +583,8 @@ def test_a_restore_that_somebody_ended_leaves_the_folder_of_backups_where_it_was
         if step == "ledger":
             (layout(world.folder).warehouse / "_owner").remove()
 
-    restoring = RestoreBackup(
-        layout(world.folder), f"sqlite:///{tmp_path / 'new.db'}", world.clock, User("ada"), give_up
-    )
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    restoring = RestoreBackup(layout(world.folder), url, world.clock, User("ada"), give_up, instead_of_its_ledger=True)
     with pytest.raises(LayoutError, match="somebody has ended this restore"):
         restoring.run(place(world))
     take_warehouse(layout(world.folder), world.ledger)
@@ -701,6 +706,28 @@ def test_a_copy_beside_the_original_is_another_ledger(world: World) -> None:
     assert backup(world).files > 0
 
 
+def test_a_ledger_is_replaced_only_if_somebody_says_so(world: World, tmp_path: Path) -> None:
+    """A new ledger, and the variable of the warehouse forgotten: the restore would take the original from its ledger."""
+    take_warehouse(layout(world.folder), world.ledger)
+    world.released({DAYS[0]: [1]})
+    made, owner = backup(world), layout(world.folder).warehouse / "_owner"
+    before = owner.text()
+    restoring = RestoreBackup(
+        layout(world.folder), f"sqlite:///{tmp_path / 'new.db'}", world.clock, User("ada"), cut_off("begin")
+    )
+    with pytest.raises(LayoutError) as refused:
+        restoring.run(place(world))
+    told = str(refused.value)
+    assert all(text in told for text in (world.ledger.name, "--instead-of-its-ledger", "BACKFILL_ASSETS_WAREHOUSE"))
+    assert (owner.text(), BackupFolder(place(world)).owner()) == (before, world.ledger.id)
+    with pytest.raises(KeyboardInterrupt):
+        replace(restoring, instead_of_its_ledger=True).run(place(world))
+    # The repeat needs no word: the ledger of before is out already.
+    assert replace(restoring, checkpoint=no_checkpoint).run(place(world)).backup == made
+    with pytest.raises(LayoutError, match="belongs to another ledger"):
+        require_owner(layout(world.folder), world.ledger)
+
+
 def test_a_rehearsal_on_a_copied_warehouse_leaves_the_original_its_backups(world: World) -> None:
     """`cp -a` also copies the file that says whose the warehouse is."""
     take_warehouse(layout(world.folder), world.ledger)
@@ -709,7 +736,7 @@ def test_a_rehearsal_on_a_copied_warehouse_leaves_the_original_its_backups(world
     copies = [world.folder.parent / f"{world.folder.name} rehearsal {number}" for number in range(2)]
     for copy in copies:
         shutil.copytree(world.folder / "warehouse", copy / "warehouse")
-    other, done = restored(world, into=copies[0])
+    other, done = restored(world, into=copies[0], instead=True)
     (told,) = done.warnings[1:]
     assert told.startswith("the next backups need a new folder: ")
     assert told.endswith(f"has those of the warehouse {layout(world.folder).warehouse}")
@@ -723,7 +750,7 @@ def test_a_rehearsal_on_a_copied_warehouse_leaves_the_original_its_backups(world
     backup(world)
     assert noted.text() == before
     noted.write(owner_mark(world.ledger.id, world.ledger.name))
-    other, done = restored(world, into=copies[1])
+    other, done = restored(world, into=copies[1], instead=True)
     assert (len(done.warnings), BackupFolder(place(world)).owner()) == (1, other.ledger.id)
     other.close()
 

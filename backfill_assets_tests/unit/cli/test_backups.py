@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from backfill_assets.core.errors import ArgumentError, BackupError, LedgerError
+from backfill_assets.core.errors import ArgumentError, BackupError, LayoutError, LedgerError
 from backfill_assets_tests.harness.console import Run
 
 pytestmark = pytest.mark.slow
@@ -62,6 +62,23 @@ def test_a_backup_is_made_listed_and_restored_elsewhere(
     assert run("doctor").output.strip() == "everything that was compared agrees"
     with pytest.raises(BackupError, match=f"backup {listed['id']} has been restored into ledger .+ already"):
         run("restore", place)
+
+
+def test_a_restore_in_place_of_a_ledger_has_to_be_said(
+    run: Run, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("adopt", "orders", "--from", str(lake), "--key", "order_id").exit_code == 0
+    assert run("adopt", "orders", "--from", str(lake), "--drained", "--reason", "it was there before").exit_code == 0
+    place = str(tmp_path / "backups")
+    run("backup", place)
+    monkeypatch.setenv("BACKFILL_ASSETS_LEDGER_URL", f"sqlite:///{tmp_path / 'new.db'}")
+    with pytest.raises(LayoutError, match=r"ledger\.db, as its file _owner says.*--instead-of-its-ledger"):
+        run("restore", place)
+    assert "restored backup b_" in run("restore", place, "--instead-of-its-ledger").output
+    assert "copied: 0 new data files" in run("backup", place).output.replace("\n", " ")
+    monkeypatch.delenv("BACKFILL_ASSETS_LEDGER_URL")
+    with pytest.raises(LayoutError, match="belongs to another ledger"):
+        run("backup", place)
 
 
 @pytest.mark.parametrize("place", ["gs://bucket/backups", "s3://UPPER/x", "ftp://host/x"])

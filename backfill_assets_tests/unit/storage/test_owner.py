@@ -123,7 +123,7 @@ def test_an_answer_that_is_lost_does_not_speak_against_a_store(
 
 def test_a_restore_that_somebody_has_ended_does_not_take_the_warehouse_back(warehouse: Location) -> None:
     """The text of `_owner` says how: whoever goes on with the ledger of before removes it."""
-    begin_restore(layout(warehouse), Restoring(OURS, "ledger mine.db", "b_1"), "")
+    begin_restore(layout(warehouse), Restoring(OURS, "ledger mine.db", "b_1"), "", is_agreed=False)
     (warehouse / OWNER_FILE).remove()
     take_warehouse(layout(warehouse), Known(THEIRS, "the ledger of before"))
     with pytest.raises(LayoutError, match="somebody has ended this restore"):

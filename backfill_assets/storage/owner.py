@@ -77,8 +77,10 @@ def require_owner(layout: Layout, ledger: Owner, *, writes: bool = False) -> Non
     """
     if (found := _owner(layout.warehouse)) is not None:
         _compare(layout.warehouse, found, ledger)
-    elif writes:
-        _require_no_restore(layout.warehouse, ledger)
+        return
+    # Nor may it look: a sweep asks as a reader, and would delete what the ledger of before needs.
+    _require_no_restore(layout.warehouse, ledger)
+    if writes:
         _require_same_place(layout.warehouse, ledger)
 
 

@@ -136,8 +136,7 @@ def test_a_ledger_whose_restore_was_given_up_gets_no_warehouse(warehouse: Locati
     manifest.parent.make_folder()
     manifest.write("{}")
     half = Known(OURS, "ledger half.db", releases=True, warehouse="00ff", restoring="b_1")
-    require_owner(layout(warehouse), half)
-    for act in (take_warehouse, partial(require_owner, writes=True)):
+    for act in (take_warehouse, require_owner, partial(require_owner, writes=True)):
         with pytest.raises(LayoutError, match=r"backup b_1 into ledger half\.db was cut off.*give that database up"):
             act(layout(warehouse), half)
     # Of a restore that ended, and could not note that any more, it is the warehouse.

@@ -35,9 +35,9 @@ from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, Unit
 from backfill_assets.dataset.checks import metric_names
 from backfill_assets.dataset.parts import code_parts
 from backfill_assets.dataset.reading import reading_of
+from backfill_assets.evidence.raw_contents import DELIVERY_DAY
 from backfill_assets.evidence.stale import DATA
 from backfill_assets.pipeline.judge import judge
-from backfill_assets.pipeline.raw_table import DELIVERY_DAY
 from backfill_assets.settings import Settings
 from backfill_assets.storage.sources import discover
 from backfill_assets.system import SystemClock

@@ -65,7 +65,7 @@ class Doctor(OnWarehouse):
 
     def _files(self, stored: Sequence[StoredTable]) -> Iterator[Finding]:
         now = self.clock.now()
-        exam = FilesExam(self.ledger, self.definitions, now, now - self.settled)
+        exam = FilesExam(self.ledger, self.definitions, self.layout, now, now - self.settled)
         there = {table.place for table in stored}
         gone = [StoredTable(f"raw/{name}", Layer.raw, name) for name in self.datasets if f"raw/{name}" not in there]
         for table in (*stored, *gone):

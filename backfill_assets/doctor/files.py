@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import pyarrow as pa
 
 from backfill_assets.campaign.plan import shown_bytes
 from backfill_assets.core.days import day_range, format_days
-from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.delivery import Delivery, FileContent
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import StoredFile
 from backfill_assets.core.text import number_of
@@ -17,7 +19,8 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.findings import RESTORE_FOLDER, RESTORE_LEDGER, Finding, Repair, RepairKind
-from backfill_assets.evidence.inputs import lost_days, surplus_days
+from backfill_assets.evidence.inputs import idle_days, lost_days, surplus_days
+from backfill_assets.evidence.raw_contents import rows_in_raw
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.storage.delivering import left_behind
 from backfill_assets.storage.disk import OnDisk
@@ -37,6 +40,7 @@ class FilesExam:
 
     ledger: Ledger
     datasets: Mapping[str, Dataset]
+    layout: Layout
     now: dt.datetime
     settled: dt.datetime
 
@@ -175,11 +179,28 @@ class FilesExam:
             what = f"raw/{table.dataset} {format_days(missing)}: raw has fewer rows than the ledger says were landed"
             remedy = "launch raw of these days if their files are still there; otherwise restore raw from a backup"
             yield Finding.error(what, f"{remedy} of the ledger's time, or later")
-        over = surplus_days(deliveries, table.rows)
-        if over and table.written_at is not None and table.written_at < self.settled:
-            what = f"raw/{table.dataset} {format_days(over)}: raw has rows that the ledger does not know as landed"
+        if table.written_at is not None and table.written_at < self.settled:
+            yield from self._unknown(table, deliveries)
+
+    def _unknown(self, table: StoredTable, deliveries: Sequence[Delivery]) -> Iterator[Finding]:
+        """Rows of raw that the ledger does not know, found by their contents where totals prove nothing."""
+        over, landed = surplus_days(deliveries, table.rows), {one.content: one.rows for one in deliveries}
+        rows = self._rows(table, over | idle_days(self.datasets[table.dataset], deliveries))
+        more = {content for content, number in rows.items() if number > landed.get(content, 0)}
+        days = {content[0] for content in more} | over
+        if days:
+            what = f"raw/{table.dataset} {format_days(days)}: raw has rows that the ledger does not know as landed"
             remedy = "launch raw of these days if their files are still there; otherwise restore a newer ledger"
             yield Finding.warning(what, f"{remedy}, or see docs/deliveries.md")
+
+    def _rows(self, table: StoredTable, days: Collection[dt.date]) -> Mapping[FileContent, int]:
+        """The rows that raw has of each delivery of these days; none if its files do not say so."""
+        if not days or not table.readable or table.lost:
+            return {}
+        try:
+            return rows_in_raw(self.layout.at(table.place), days)
+        except (pa.ArrowException, KeyError):
+            return {}  # files of another writer
 
     def _deliveries(self, table: StoredTable) -> tuple[Delivery, ...]:
         return self.ledger.deliveries(table.dataset, {*self.days(table.dataset), *table.rows})

@@ -133,6 +133,16 @@ def surplus_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) ->
     return frozenset(day for day, found in rows.items() if found > landed[day])
 
 
+def idle_days(dataset: Dataset, known: Iterable[Delivery]) -> frozenset[dt.date]:
+    """The delivery days with rows that do not count; `known` has all deliveries of these days.
+
+    There totals prove nothing: raw may have lost as many of these rows as it has of a delivery that nobody knows.
+    """
+    deliveries = tuple(known)
+    force = {one.content for one in in_force(dataset, deliveries)}
+    return frozenset(one.day for one in deliveries if one.landings and one.rows and one.content not in force)
+
+
 def _rows_landed(deliveries: Iterable[Delivery]) -> Counter[dt.date]:
     landed = Counter[dt.date]()
     for delivery in deliveries:

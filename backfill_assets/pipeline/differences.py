@@ -20,6 +20,7 @@ from backfill_assets.core.measured import DayComparison, RowChange, RowCounts
 from backfill_assets.core.types import fields_of, kind_of
 from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.dataset.sources import Source
+from backfill_assets.evidence.raw_contents import rows_in_raw
 from backfill_assets.pipeline.compare import (
     ADDED,
     CHANGED,
@@ -38,7 +39,7 @@ from backfill_assets.pipeline.compare import (
 )
 from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.measure import Sides
-from backfill_assets.pipeline.raw_table import ORDER, rows_in_raw
+from backfill_assets.pipeline.raw_table import ORDER
 from backfill_assets.pipeline.samples import CHECK, Broken, Samples, around_the_difference, plain_value, samples_of
 from backfill_assets.pipeline.shares import CAME, LEFT, MOVED, Slices, lone_files, shares_of
 from backfill_assets.pipeline.sql_text import quoted

@@ -24,6 +24,7 @@ from backfill_assets.core.text import in_one_line
 from backfill_assets.core.types import Array, Kind, Map, Plain, Struct, kind_of
 from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.dataset.sources import Encoding, Files, Format, NamedBy, Source, Undeclared
+from backfill_assets.evidence.raw_contents import FORM
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, Headers, csv_cells, dropped, json_cells
 from backfill_assets.pipeline.sql_text import quoted
 from backfill_assets.pipeline.types import key_twice, ordered, spark_type, struct_of
@@ -243,8 +244,6 @@ _ARROW: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The Arrow types that Spark's Parquet reader converts to each declared type without loss."""
 
-FORM: Final = "_form"
-"""The form in which raw keeps a row's file, see `form_of`."""
 INGESTED: Final = "_ingested_at"
 """When a row was read into raw."""
 

@@ -29,10 +29,10 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.delta.opening import is_table
 from backfill_assets.delta.shadows import kept
+from backfill_assets.evidence.raw_contents import DELIVERY_DAY, rows_in_raw
 from backfill_assets.extracts.take import Extracts
 from backfill_assets.pipeline.formats import Found, delivered_rows, require_columns
 from backfill_assets.pipeline.raw_table import (
-    DELIVERY_DAY,
     NOTHING_READ,
     Counts,
     lost_from_raw,
@@ -40,7 +40,6 @@ from backfill_assets.pipeline.raw_table import (
     read_again,
     require_known,
     require_layout,
-    rows_in_raw,
 )
 from backfill_assets.pipeline.sql_text import literal
 from backfill_assets.pipeline.tables import days_condition, read_table, renamed, replace_where, writing

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
-from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -20,10 +18,11 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.reading import form_of, reading_of
 from backfill_assets.dataset.sources import NamedBy, Source, Undeclared
-from backfill_assets.delta.opening import DeltaTable, is_table, table_at
-from backfill_assets.delta.reading import files_of_days, rows_by_day
-from backfill_assets.evidence.inputs import lost_days, surplus_days
-from backfill_assets.pipeline.formats import FORM, INGESTED, cells_of, headers_of, raw_schema
+from backfill_assets.delta.opening import is_table, table_at
+from backfill_assets.delta.reading import rows_by_day
+from backfill_assets.evidence.inputs import idle_days, lost_days, surplus_days
+from backfill_assets.evidence.raw_contents import DELIVERY_DAY, FORM, kinds_of_rows
+from backfill_assets.pipeline.formats import INGESTED, cells_of, headers_of, raw_schema
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, LINE, NAMES, typed_rows
 from backfill_assets.pipeline.tables import read_days, source_rows
 from backfill_assets.pipeline.types import declared_type, spark_type, struct_of
@@ -32,8 +31,6 @@ from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
 from backfill_assets.storage.sources import discover
 
-DELIVERY_DAY: Final = "_delivery_day"
-"""The partition column of raw."""
 ORDER: Final = "_order"
 """The number of a row's delivery; a higher number is a newer delivery."""
 
@@ -211,29 +208,11 @@ def measured_rows(
     }
 
 
-def rows_in_raw(path: Location, days: Collection[dt.date], form: str | None = None) -> Mapping[FileContent, int]:
-    """How many rows raw has of each delivery of these days, in one form or in any; read without Spark.
-
-    Raises:
-        SourceError: raw has deletion vectors, so rows may be deleted while their files stay.
-    """
-    found = Counter[FileContent]()
-    for content, kind, rows in _kinds_of_rows(table_at(path), path, days, FORM) if is_table(path) else ():
-        if form is None or kind.get(FORM) == form:
-            found[content] += rows
-    return found
-
-
 def lost_from_raw(loaded: LoadedDataset, layout: Layout, known: Iterable[Delivery]) -> frozenset[dt.date]:
     """The delivery days for which raw has fewer rows than were landed; reads only raw's log."""
     deliveries, path = tuple(known), layout.raw_path(loaded.name)
     days = {delivery.day for delivery in deliveries if delivery.rows}
     return lost_days(deliveries, rows_by_day(path, DELIVERY_DAY, days) if days and is_table(path) else {})
-
-
-def contents_of_file(file: Location, day: dt.date) -> frozenset[FileContent]:
-    """The deliveries that a data file of raw has rows of; `day` is its delivery day."""
-    return frozenset((day, kind["_source_file"], kind["_fingerprint"]) for kind in _kinds_in(file))
 
 
 def times_in_raw(path: Location, days: Collection[dt.date]) -> Mapping[FileContent, dt.datetime]:
@@ -243,7 +222,7 @@ def times_in_raw(path: Location, days: Collection[dt.date]) -> Mapping[FileConte
         SourceError: raw has deletion vectors, so rows may be deleted while their files stay.
     """
     found: dict[FileContent, dt.datetime] = {}
-    for content, kind, _ in _kinds_of_rows(table_at(path), path, days, INGESTED) if is_table(path) else ():
+    for content, kind, _ in kinds_of_rows(table_at(path), path, days, INGESTED) if is_table(path) else ():
         found[content] = max(found.get(content, kind[INGESTED]), kind[INGESTED])
     return found
 
@@ -311,7 +290,7 @@ def _stored(
     """
     table, form = table_at(path), form_of(reading_of(loaded.dataset.landing))
     rows, headlines, other_form = Counter[FileContent](), dict[bytes, str](), ""
-    for content, kind, count in _kinds_of_rows(table, path, days, FORM, HEADER):
+    for content, kind, count in kinds_of_rows(table, path, days, FORM, HEADER):
         if only is not None and content not in only:
             continue
         if kind.get(FORM) != form:
@@ -320,32 +299,6 @@ def _stored(
         if kind.get(HEADER) is not None:
             headlines[kind[HEADER]] = kind["_source_file"]
     return _Stored(table.version(), rows, headlines, other_form)
-
-
-def _kinds_of_rows(
-    table: DeltaTable, path: Location, days: Collection[dt.date], *columns: str
-) -> Iterator[tuple[FileContent, dict[str, Any], int]]:
-    """Delivery, values of some columns and number of rows of what raw has of some days; a delivery may come several times.
-
-    Raises:
-        SourceError: raw has deletion vectors, so rows may be deleted while their files stay.
-    """
-    if "deletionVectors" in (table.protocol().reader_features or ()):
-        raise SourceError(
-            f"{path}: raw has deletion vectors switched on, which delete rows while their files stay as they are; rewrite its "
-            "files (REORG TABLE … APPLY (PURGE)), then ALTER TABLE … DROP FEATURE deletionVectors"
-        )
-    for file, day in files_of_days(table, DELIVERY_DAY, days).items():
-        for kind in _kinds_in(path / file, *columns):
-            yield (day, kind["_source_file"], kind["_fingerprint"]), kind, kind["count_all"]
-
-
-def _kinds_in(file: Location, *columns: str) -> Iterator[dict[str, Any]]:
-    with file.reader() as opened, parquet.ParquetFile(opened) as read:
-        names = [n for n in (*columns, "_source_file", "_fingerprint") if n in read.schema_arrow.names]
-        # One batch at a time: each row repeats its headline.
-        for batch in read.iter_batches(columns=names):
-            yield from pa.Table.from_batches([batch]).group_by(names).aggregate([([], "count_all")]).to_pylist()
 
 
 def require_known(
@@ -361,6 +314,7 @@ def require_known(
     """
     deliveries, path = tuple(known), layout.raw_path(loaded.name)
     over = surplus_days(deliveries, rows_by_day(path, DELIVERY_DAY, delivery_days) if is_table(path) else {})
+    over |= idle_days(loaded.dataset, deliveries)
     if not over:
         return
     contents, there = {d.content for d in deliveries}, {(f.day, f.path) for f in discover(loaded, layout, over)}

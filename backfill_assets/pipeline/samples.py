@@ -18,12 +18,13 @@ from backfill_assets.core.evidence import DayEvidence, Row
 from backfill_assets.core.expected_change import Contract
 from backfill_assets.core.measured import Value
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.evidence.raw_contents import DELIVERY_DAY
 from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.judge_rows import Promises
 from backfill_assets.pipeline.matches import is_ambiguous, is_unmatched, with_matches
 from backfill_assets.pipeline.measure import is_failing
 from backfill_assets.pipeline.parse import CORRUPT
-from backfill_assets.pipeline.raw_table import DELIVERY_DAY, read_in_force
+from backfill_assets.pipeline.raw_table import read_in_force
 from backfill_assets.pipeline.sql_text import quoted
 from backfill_assets.pipeline.stage import LINEAGE, outside_rows
 from backfill_assets.pipeline.tables import first_rows, in_days

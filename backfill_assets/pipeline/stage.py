@@ -22,9 +22,10 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.opening import is_table, table_at, tables_in
 from backfill_assets.delta.reading import digests_by_day, rows_by_day
 from backfill_assets.delta.shadows import kept
+from backfill_assets.evidence.raw_contents import DELIVERY_DAY
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.parse import CORRUPT
-from backfill_assets.pipeline.raw_table import DELIVERY_DAY, ORDER, read_in_force
+from backfill_assets.pipeline.raw_table import ORDER, read_in_force
 from backfill_assets.pipeline.reads import aggregates
 from backfill_assets.pipeline.run_models import empty_tables, plain_references, run_model
 from backfill_assets.pipeline.tables import in_days, is_true, read_table, renamed, write_days, writing

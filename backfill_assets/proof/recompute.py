@@ -20,6 +20,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.opening import is_table, table_at, tables_in
 from backfill_assets.delta.reading import add_actions
 from backfill_assets.evidence.basis import UpstreamDays, table_of_place
+from backfill_assets.evidence.raw_contents import DELIVERY_DAY
 from backfill_assets.pipeline.build import Audit, compute_shadow
 from backfill_assets.pipeline.compare import (
     ADDED,
@@ -39,7 +40,6 @@ from backfill_assets.pipeline.differences import largest_of
 from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of, hash_of
 from backfill_assets.pipeline.frames import Frames, upstream_tables
 from backfill_assets.pipeline.measure import figures_by_day
-from backfill_assets.pipeline.raw_table import DELIVERY_DAY
 from backfill_assets.pipeline.run_models import reference_tables
 from backfill_assets.pipeline.samples import json_value
 from backfill_assets.pipeline.sql_text import quoted

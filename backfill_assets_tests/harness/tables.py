@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from backfill_assets.core.delivery import FileContent
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind
 from backfill_assets.dataset.consistency import AUDIT_COLUMNS
 from backfill_assets.dataset.definition import Dataset
@@ -117,6 +118,16 @@ def typed(columns: Mapping[str, Sequence[object]], types: Mapping[str, str]) -> 
 
 def write_shadow(home: Path, folder: str, table: pa.Table) -> None:
     write_deltalake(home / folder, table, partition_by=["day"], mode="append")
+
+
+def write_raw(home: Path, rows: Mapping[FileContent, int], at: dt.datetime = START) -> None:
+    """Append so many rows of these deliveries to raw, with the columns by which they are known."""
+    flat = [content for content, number in rows.items() for _ in range(number)]
+    columns = {
+        "_delivery_day": pa.array([one[0] for one in flat], pa.date32()), "_source_file": [one[1] for one in flat],
+        "_fingerprint": [one[2] for one in flat], "_ingested_at": pa.array([at] * len(flat), pa.timestamp("us", "UTC")),
+    }  # fmt: skip
+    write_deltalake(home, pa.table(columns), partition_by=["_delivery_day"], mode="append")
 
 
 def content(home: Path, version: int | None = None) -> dict[dt.date, list[int]]:

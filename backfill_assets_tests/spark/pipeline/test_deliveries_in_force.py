@@ -19,8 +19,8 @@ from backfill_assets.core.evidence import DayEvidence, Verdict
 from backfill_assets.dataset.deliveries import heads
 from backfill_assets.delta.opening import is_table
 from backfill_assets.delta.reading import digests_by_day
+from backfill_assets.evidence.raw_contents import DELIVERY_DAY
 from backfill_assets.pipeline.deliveries import Chosen
-from backfill_assets.pipeline.raw_table import DELIVERY_DAY
 from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets_tests.harness.examples import examples
 from backfill_assets_tests.harness.supplier import CONTENTS, D7, D8, D9, Act, Land, Model, Put, Reland, Take, an_act

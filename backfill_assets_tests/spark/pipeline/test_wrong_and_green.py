@@ -28,10 +28,11 @@ from backfill_assets.core.errors import EvidenceError, SourceError
 from backfill_assets.core.evidence import DayEvidence, Verdict
 from backfill_assets.core.expected_change import parse_contract
 from backfill_assets.core.unit import Attempt, Unit, UnitState
+from backfill_assets.evidence.raw_contents import DELIVERY_DAY
 from backfill_assets.pipeline import land as landing
 from backfill_assets.pipeline.deliveries import Chosen
 from backfill_assets.pipeline.land import land
-from backfill_assets.pipeline.raw_table import DELIVERY_DAY, read_in_force
+from backfill_assets.pipeline.raw_table import read_in_force
 from backfill_assets.pipeline.tables import read_days
 from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.sources import discover

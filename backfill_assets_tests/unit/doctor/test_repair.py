@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from backfill_assets.campaign.state import Action, JournalEntry
 from backfill_assets.core.days import ONE_DAY
-from backfill_assets.core.delivery import Delivery
+from backfill_assets.core.delivery import Deed, Delivery
 from backfill_assets.core.errors import LayoutError, LedgerError, PreconditionError
 from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import AttemptState, Launch, ReleaseMode, StagedDay, Unit, UnitState
@@ -30,7 +30,7 @@ from backfill_assets.storage.disk import path_of
 from backfill_assets.storage.layout import SET_ASIDE, UNFINISHED, ReportFolder
 from backfill_assets_tests.harness.between import Died, between
 from backfill_assets_tests.harness.objects import folder_of
-from backfill_assets_tests.harness.tables import dataset, day, layout, rows_of, write_shadow
+from backfill_assets_tests.harness.tables import dataset, day, layout, rows_of, write_raw, write_shadow
 from backfill_assets_tests.harness.world import LEASE, World
 from backfill_assets_tests.unit.doctor.events import KeptEvents
 from backfill_assets_tests.unit.extracts.kit import names_in, orders
@@ -535,6 +535,19 @@ def test_unknown_rows_in_raw_are_found_once_no_process_can_be_landing_them(
     aged(commit_file(home, 1), world)
     finding = the(world, "rows that the ledger does not know")
     assert ("2026-01-02" in finding.what, finding.repair) == (True, None)
+
+
+def test_an_unknown_content_in_raw_is_found_where_another_one_has_lost_as_many_rows(world: World) -> None:
+    """The ledger came from a backup: it knows a withdrawn delivery that was purged since, and not the one in its place."""
+    now, home = world.clock.now(), folder_of(layout(world.folder).raw_path("sales"))
+    kept, out = (
+        Delivery("sales", day(1), f"{path}.csv", path, 1, now, now, rows) for path, rows in (("a", 5), ("b", 1))
+    )
+    world.ledger.add_deliveries([kept, out])
+    write_raw(home, {kept.content: 5, (day(1), "b.csv", "c"): 1})
+    aged(commit_file(home, 0), world)
+    world.ledger.change_deliveries([out], Deed.withdrawn, "ada", "wrong")
+    assert "2026-01-02" in the(world, "rows that the ledger does not know").what
 
 
 # Work

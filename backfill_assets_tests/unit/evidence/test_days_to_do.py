@@ -21,7 +21,7 @@ from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.sources import discover
 from backfill_assets_tests.harness.objects import folder_of
-from backfill_assets_tests.harness.tables import day, layout, rows_of
+from backfill_assets_tests.harness.tables import day, layout, rows_of, write_raw
 from backfill_assets_tests.unit.evidence.test_late_deliveries import Inbox
 
 D1, D2, D3 = (day(i) for i in range(1, 4))
@@ -90,6 +90,29 @@ def test_days_with_rows_that_raw_has_lost_are_to_be_landed_again(inbox: Inbox) -
     assert pipeline(inbox).days_to_land("sales", (D1, D2, D3)) == (D3,)
     write_deltalake(home, pa.table({"_delivery_day": [D3] * 2, "id": [1, 2]}), partition_by=["_delivery_day"])
     assert pipeline(inbox).days_to_land("sales", (D1, D2, D3)) == ()
+
+
+def test_a_delivery_that_an_older_ledger_does_not_know_is_refused_also_if_a_purged_one_had_as_many_rows(
+    inbox: Inbox,
+) -> None:
+    """The totals of the day agree, and it was built without the correction."""
+    inbox.deliver(D3)
+    inbox.land(D3)
+    (kept,) = inbox.world.ledger.deliveries("sales", [D3])
+    out = replace(kept, path=f"x/{D3}-till2.csv", fingerprint="a" * 64, rows=1)
+    inbox.world.ledger.change_deliveries([replace(kept, rows=5)], Deed.read)
+    inbox.world.ledger.add_deliveries([out])
+    home = folder_of(layout(inbox.folder).raw_path("sales"))
+    write_raw(home, {kept.content: 5, (D3, out.path, "b" * 64): 1})
+    inbox.world.ledger.change_deliveries([out], Deed.withdrawn, "ada", "wrong")
+    with pytest.raises(
+        SourceError, match=r"raw has rows of x/.*-till2\.csv \(bbbbbbbb\) that the ledger does not know"
+    ):
+        pipeline(inbox).require_known("sales", (D3,))
+    # What the ledger knows is no reason to refuse: these rows are those that landed.
+    shutil.rmtree(home)
+    write_raw(home, {kept.content: 5, out.content: 1})
+    pipeline(inbox).require_known("sales", (D3,))
 
 
 def test_days_are_to_be_staged_again_when_deliveries_or_code_have_moved(inbox: Inbox) -> None:

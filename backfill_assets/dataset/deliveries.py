@@ -99,6 +99,12 @@ def require_months(dataset: Dataset, known: Iterable[Delivery]) -> None:
         )
 
 
+def decided_out(journal: Iterable[DeliveryEntry]) -> frozenset[FileContent]:
+    """The contents that somebody has withdrawn and not taken back, whether or not they were purged as well."""
+    last = {(e.day, e.path, e.fingerprint): e.deed for e in journal if e.deed in {Deed.withdrawn, Deed.restored}}
+    return frozenset(content for content, deed in last.items() if deed is Deed.withdrawn)
+
+
 def require_known_decision(dataset: Dataset, known: Iterable[Delivery], journal: Iterable[DeliveryEntry]) -> None:
     """Refuse days on which a delivery does not count only because it was purged, and nobody has said what is to count instead.
 
@@ -108,20 +114,15 @@ def require_known_decision(dataset: Dataset, known: Iterable[Delivery], journal:
     Raises:
         SourceError: names such a file, and says what to do.
     """
-    decided = {(e.day, e.path, e.fingerprint): e.deed for e in journal if e.deed in {Deed.withdrawn, Deed.restored}}
-
-    def by_purge(one: Delivery) -> bool:
-        return one.withdrawn and decided.get(one.content) is not Deed.withdrawn
-
-    every = tuple(known)
-    purged = {one.content for one in every if by_purge(one)}
+    every, decided = tuple(known), decided_out(journal)
+    purged = {one.content for one in every if one.withdrawn and one.content not in decided}
     would = in_force(dataset, [replace(one, withdrawn=False) if one.content in purged else one for one in every])
     if missing := [one for one in would if one.content in purged]:
         one = missing[0]
         raise SourceError(
             f"{dataset.name} {one.day}: {one.path} ({one.fingerprint[:8]}) would count, and was purged; deliver other content at "
-            f"its path. Or let it count again: put it back, launch raw of {one.day}, then backfill withdraw {dataset.name} "
-            f"{one.path} --undo --reason TEXT. Or leave it out: --undo, then withdraw it"
+            f"its path, or leave it out: backfill withdraw {dataset.name} {one.path} --reason TEXT. To let it count, put it back, "
+            f"launch raw of {one.day}, and add --undo"
         )
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, and_, bindparam, func, insert, select, update
 
 from backfill_assets.core.delivery import Deed, Delivery, DeliveryEntry, Place
 from backfill_assets.core.unit import StagedDay
-from backfill_assets.dataset.deliveries import received
+from backfill_assets.dataset.deliveries import decided_out, received
 from backfill_assets.ledger.database import Rows, span, upsert
 from backfill_assets.ledger.schema import deliveries, delivery_journal, staged_days
 
@@ -49,19 +49,25 @@ class DeliveryRows(Rows):
     ) -> tuple[Delivery, ...]:
         """Withdraw, restore or purge deliveries, or record that raw read or lost them; returns those that it changed.
 
-        For a delivery that raw read, takes the rows and the reading from `changed`; a lost or purged one has no rows.
+        For a delivery that raw read, takes the rows and the reading from `changed`; a lost or purged one has no rows. Of a
+        withdrawal that only a purge has made, a person's decision is recorded: it counts as changed.
         """
         wanted = tuple(changed)
         if not wanted:
             return ()
         given = {d.content: d for d in wanted}
         with self._database.write() as connection:
-            known = _of(connection, wanted[0].dataset, {one.day for one in wanted})
+            dataset, days = wanted[0].dataset, {one.day for one in wanted}
+            known = _of(connection, dataset, days)
             asked = ((d, given.get(d.content)) for d in known)
             pairs = [(one, _changed(one, other, deed)) for one, other in asked if other is not None]
-            # What raw had lost already is purged, too: its last rows and files go.
-            lost = deed is Deed.purged
-            done = [after for before, after in pairs if after != before or (lost and not after.landings)]
+            done = [after for before, after in pairs if after != before]
+            if deed is Deed.withdrawn:
+                decided = decided_out(_entries(connection, dataset, days))
+                done = [after for before, after in pairs if after != before or after.content not in decided]
+            elif deed is Deed.purged:
+                # What raw had lost already is purged, too: its last rows and files go.
+                done = [after for before, after in pairs if after != before or not after.landings]
             _write(connection, done)
             now = self._clock.now()
             _journal(connection, [_entry(one, deed, now, by, reason) for one in done])
@@ -81,12 +87,8 @@ class DeliveryRows(Rows):
 
     def delivery_journal(self, dataset: str, days: Collection[dt.date]) -> tuple[DeliveryEntry, ...]:
         """What happened to the deliveries of these days after their landing, oldest first."""
-        asked, table = frozenset(days), delivery_journal
-        these = (table.c.dataset == dataset) & span(table.c.day, asked)
-        columns = [column for column in table.c if column.name != "number"]
         with self._database.read() as connection:
-            rows = connection.execute(select(*columns).where(these).order_by(table.c.number)).mappings().all()
-        return tuple(DeliveryEntry(**{**row, "deed": Deed(row["deed"])}) for row in rows if row["day"] in asked)
+            return _entries(connection, dataset, days)
 
     def add_staged(self, staged: Iterable[StagedDay]) -> None:
         """Record what days were staged from; replaces earlier records."""
@@ -109,6 +111,14 @@ def _of(connection: Connection, dataset: str, days: Collection[dt.date]) -> tupl
     these = (_DELIVERIES.c.dataset == dataset) & span(_DELIVERIES.c.day, asked)
     query = select(*_COLUMNS).where(these).order_by(_DELIVERIES.c.landed_at, _DELIVERIES.c.number)
     return tuple(Delivery(**row) for row in connection.execute(query).mappings() if row["day"] in asked)
+
+
+def _entries(connection: Connection, dataset: str, days: Collection[dt.date]) -> tuple[DeliveryEntry, ...]:
+    asked, table = frozenset(days), delivery_journal
+    these = (table.c.dataset == dataset) & span(table.c.day, asked)
+    columns = [column for column in table.c if column.name != "number"]
+    rows = connection.execute(select(*columns).where(these).order_by(table.c.number)).mappings()
+    return tuple(DeliveryEntry(**{**row, "deed": Deed(row["deed"])}) for row in rows if row["day"] in asked)
 
 
 def _edge(connection: Connection, dataset: str) -> tuple[dt.date | None, int]:

@@ -214,10 +214,11 @@ def _source(dataset: Dataset, one: Delivery, last: Mapping[Place, Delivery], fil
 
 
 def purged_among(ledger: Ledger, name: str, known: Iterable[Delivery]) -> frozenset[Delivery]:
-    """The deliveries among these that were purged and have not landed again since."""
+    """The deliveries among these that were purged and have not landed again since, whatever a person decided later."""
     gone = {one.content: one for one in known if not one.landings}
     journal = ledger.delivery_journal(name, {one.day for one in gone.values()}) if gone else ()
-    last = {(entry.day, entry.path, entry.fingerprint): entry.deed for entry in journal}
+    said = (one for one in journal if one.deed not in {Deed.withdrawn, Deed.restored})
+    last = {(one.day, one.path, one.fingerprint): one.deed for one in said}
     return frozenset(one for content, one in gone.items() if last.get(content) is Deed.purged)
 
 

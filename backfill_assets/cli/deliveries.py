@@ -73,7 +73,13 @@ def purge(
         _say_purged(Purge(application.pipeline).plan(dataset, chosen, day), "would be purged")
         return
     with application.session(application.ids.new("purge")) as spark:
-        _say_purged(Purge(application.pipeline).execute(spark, dataset, chosen, reason, day), "purged")
+        done = Purge(application.pipeline).execute(spark, dataset, chosen, reason, day)
+    if done.deliveries or not done.kept:
+        _say_purged(done, "purged")
+    for path in sorted({one.path for one in done.kept}):
+        say(f"not purged: {path} counts again; see: backfill deliveries {dataset}")
+    if done.kept:
+        raise typer.Exit(1)
 
 
 def reland(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -20,6 +20,14 @@ _DELIVERIES = deliveries
 _COLUMNS: Final = [column for column in _DELIVERIES.c if column.name != "number"]
 _CHANGING: Final = ("delivered_at", "rows", "corrupt_rows", "reading", "order", "withdrawn", "landings")
 """Columns of a delivery that a later landing or a person may change; the journal records when and why."""
+
+
+Counting = Callable[[Sequence[Delivery]], Iterable[Delivery]]
+"""Those that count among all deliveries of some days."""
+
+
+def _none(_: Sequence[Delivery]) -> Iterable[Delivery]:
+    return ()
 
 
 class DeliveryRows(Rows):
@@ -45,12 +53,15 @@ class DeliveryRows(Rows):
             _journal(connection, [_entry(one, deed, now) for one, deed in zip(again, deeds, strict=True)])
 
     def change_deliveries(
-        self, changed: Iterable[Delivery], deed: Deed, by: str = "", reason: str = ""
+        self, changed: Iterable[Delivery], deed: Deed, by: str = "", reason: str = "", counting: Counting = _none
     ) -> tuple[Delivery, ...]:
         """Withdraw, restore or purge deliveries, or record that raw read or lost them; returns those that it changed.
 
         For a delivery that raw read, takes the rows and the reading from `changed`; a lost or purged one has no rows. Of a
         withdrawal that only a purge has made, a person's decision is recorded: it counts as changed.
+
+        What `counting` finds among all deliveries of these days is not purged, nor is what counts or came again since `changed`
+        was read; and nothing is restored that raw no longer has.
         """
         wanted = tuple(changed)
         if not wanted:
@@ -59,8 +70,9 @@ class DeliveryRows(Rows):
         with self._database.write() as connection:
             dataset, days = wanted[0].dataset, {one.day for one in wanted}
             known = _of(connection, dataset, days)
-            asked = ((d, given.get(d.content)) for d in known)
-            pairs = [(one, _changed(one, other, deed)) for one, other in asked if other is not None]
+            kept = {one.content for one in counting(known)} if deed is Deed.purged else frozenset()
+            asked = ((d, given[d.content]) for d in known if d.content in given and d.content not in kept)
+            pairs = [(one, _changed(one, other, deed)) for one, other in asked if not _stays(one, other, deed)]
             done = [after for before, after in pairs if after != before]
             if deed is Deed.withdrawn:
                 decided = decided_out(_entries(connection, dataset, days))
@@ -129,6 +141,13 @@ def _edge(connection: Connection, dataset: str) -> tuple[dt.date | None, int]:
     return newest, highest or 0
 
 
+def _stays(before: Delivery, given: Delivery, deed: Deed) -> bool:
+    """Whether somebody else has done something since somebody looked, so that this must not be done."""
+    if deed is Deed.purged:
+        return (before.withdrawn, before.order) != (given.withdrawn, given.order)
+    return deed is Deed.restored and not before.landings
+
+
 def _changed(before: Delivery, given: Delivery, deed: Deed) -> Delivery:
     match deed:
         case Deed.withdrawn | Deed.restored:
@@ -136,8 +155,6 @@ def _changed(before: Delivery, given: Delivery, deed: Deed) -> Delivery:
         case Deed.read:
             read = replace(before, rows=given.rows, corrupt_rows=given.corrupt_rows, reading=given.reading)
             return replace(read, landings=before.landings + 1)
-        case Deed.purged if (before.withdrawn, before.order) != (given.withdrawn, given.order):
-            return before  # it counts again since somebody looked
         case Deed.lost | Deed.purged:
             # What was purged does not count again because the same bytes are delivered again.
             out = before.withdrawn or deed is Deed.purged

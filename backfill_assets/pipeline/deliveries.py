@@ -117,12 +117,12 @@ class DeliveryCommands:
         wanted = [one for one in self._known(name) if one.withdrawn and chosen.fits(one)]
         purged = purged_among(self.pipeline.ledger, name, wanted)
         there = [one for one in wanted if one not in purged] or wanted
-        if lost := [one for one in there if not one.landings]:
-            raise SourceError(
-                f"{lost[0].path}: raw no longer has its rows, which were lost or purged; put the file back as it was "
-                f"(SHA-256 {lost[0].fingerprint}), launch raw of {lost[0].day}, then restore it"
-            )
-        return self._changed(name, chosen, there, Deed.restored, reason)
+        _require_rows(there)
+        done = self._changed(name, chosen, there, Deed.restored, reason)
+        # Again: a purge may have been faster.
+        asked, now = {one.content for one in there}, self.pipeline.ledger.deliveries(name, {one.day for one in there})
+        _require_rows(one for one in now if one.content in asked)
+        return done
 
     def reland(self, spark: SparkSession, name: str, chosen: Chosen, reason: str, *, force: bool = False) -> Done:
         """Read the sources of deliveries again, and replace their rows in raw.
@@ -211,6 +211,14 @@ def _source(dataset: Dataset, one: Delivery, last: Mapping[Place, Delivery], fil
     if file is None:
         return "gone" if dataset.landing.template.fits(*place_of(one)) else "no longer fits source.path"
     return "as landed" if file.fingerprint == one.fingerprint else "other content, not landed yet"
+
+
+def _require_rows(wanted: Iterable[Delivery]) -> None:
+    if lost := [one for one in wanted if not one.landings]:
+        raise SourceError(
+            f"{lost[0].path}: raw no longer has its rows, which were lost or purged; put the file back as it was "
+            f"(SHA-256 {lost[0].fingerprint}), launch raw of {lost[0].day}, then restore it"
+        )
 
 
 def purged_among(ledger: Ledger, name: str, known: Iterable[Delivery]) -> frozenset[Delivery]:

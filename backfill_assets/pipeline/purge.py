@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -36,10 +37,14 @@ _KEPT: Final = 7 * 24
 
 @dataclass(frozen=True)
 class Purged:
-    """Deliveries whose rows are gone from raw, or would be, and the number of these rows; none if all were purged before."""
+    """Deliveries whose rows are gone from raw, or would be, and the number of these rows; none if all were purged before.
+
+    `kept` are those that were wanted as well, and that somebody has taken back meanwhile, or that count again for another reason.
+    """
 
     deliveries: tuple[Delivery, ...] = ()
     rows: int = 0
+    kept: tuple[Delivery, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Purge:
                 were built from it.
         """
         loaded, known = self.pipeline.datasets[name], self._ever(name)
-        force = {one for one in in_force(loaded.dataset, known) if one.day >= loaded.dataset.start}
+        force = self._counting(name, known)
         fits = [one for one in known if _fits(one, chosen, before)]
         there, purged = self._rows(name, {one.day for one in fits}), self._purged(name, known)
         out = [one for one in fits if one not in force]
@@ -88,20 +93,25 @@ class Purge:
             StorageError: raw has other rows than expected afterwards.
         """
         require_reason(reason)
-        self.plan(name, chosen, before)
+        first = self.plan(name, chosen, before).deliveries
         ledger = self.pipeline.ledger
         with writing(spark, ledger, Layer.raw, name):
             # Again: a landing may have been waited for.
             wanted = self.plan(name, chosen, before).deliveries
             # First the ledger: from then on a launch knows that these rows are gone, and they cannot be taken back.
-            ledger.change_deliveries(wanted, Deed.purged, self.pipeline.identity.name(), reason)
-            asked, days = {one.content for one in wanted}, {one.day for one in wanted}
-            gone = [one for one in ledger.deliveries(name, days) if one.content in asked and not one.landings]
+            by = self.pipeline.identity.name()
+            ledger.change_deliveries(wanted, Deed.purged, by, reason, partial(self._counting, name))
+            asked = {one.content for one in (*first, *wanted)}
+            now = [
+                one for one in ledger.deliveries(name, {one.day for one in (*first, *wanted)}) if one.content in asked
+            ]
+            purged = self._purged(name, now)
+            gone = tuple(one for one in now if one in purged)
             rows = self._delete(spark, name, gone)
         # Also of those that were purged before, by a call that was interrupted.
         fits = [one for one in self._purged(name, self._ever(name)) if _fits(one, chosen, before)]
         self._delete_staged(spark, name, fits)
-        return Purged(tuple(gone), rows)
+        return Purged(gone, rows, tuple(one for one in now if one not in purged))
 
     def old_files(self, name: str) -> tuple[str, ...]:
         """Files of raw that only had rows of purged deliveries and of such that raw still has, and left it a week ago.
@@ -146,6 +156,11 @@ class Purge:
     def _ever(self, name: str) -> tuple[Delivery, ...]:
         """All deliveries that ever landed, also of days before the dataset's `start`."""
         return self.pipeline.ledger.deliveries_since(name, dt.date.min)
+
+    def _counting(self, name: str, known: Iterable[Delivery]) -> frozenset[Delivery]:
+        """The deliveries in force among `known`; nothing is built from those of days before `start`."""
+        dataset = self.pipeline.datasets[name].dataset
+        return frozenset(one for one in in_force(dataset, known) if one.day >= dataset.start)
 
     def _purged(self, name: str, known: Iterable[Delivery]) -> frozenset[Delivery]:
         return purged_among(self.pipeline.ledger, name, known)

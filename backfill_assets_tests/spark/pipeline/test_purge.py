@@ -261,5 +261,5 @@ def test_a_delivery_that_counts_again_since_somebody_looked_is_not_purged(kit: K
             return plan
 
     done = Late(purge.pipeline).execute(kit.spark, "trips", Chosen(WRONG), "a customer asked for it")
-    assert (done.deliveries, done.rows) == ((), 0)
+    assert (done.deliveries, done.rows, [one.path for one in done.kept]) == ((), 0, [WRONG])
     assert WRONG in in_raw(application)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -88,6 +89,25 @@ def test_each_event_of_a_delivery_is_recorded_once(ledger: Ledger, clock: FixedC
     assert ledger.change_deliveries([head], Deed.lost) == (replace(head, rows=0, corrupt_rows=0, landings=0),)
     assert ledger.delivery_journal("flights", []) == ()
     assert ledger.change_deliveries([], Deed.lost) == ()
+
+
+def test_what_counts_by_now_is_not_purged_and_what_was_purged_is_not_restored(ledger: Ledger) -> None:
+    """Each was decided on what somebody had read before another command was faster."""
+    latest = dataset(source=PLAIN["source"], staging={"deduplicate": "latest_file"})
+    ledger.add_deliveries([a_delivery(DAY, path, path * 64) for path in "ab"])
+    loser, newest = ledger.deliveries("flights", [DAY])
+    ledger.change_deliveries([newest], Deed.withdrawn, "ben", "wrong file")
+
+    def purged(*which: Delivery) -> tuple[Delivery, ...]:
+        return ledger.change_deliveries(which, Deed.purged, "ada", "a test", partial(in_force, latest))
+
+    assert purged(loser) == ()
+    assert purged(newest) == ()
+    out = replace(newest, withdrawn=True)
+    assert purged(loser, out) == (replace(out, rows=0, corrupt_rows=0, landings=0),)
+    assert ledger.change_deliveries([out], Deed.restored, "ben", "it was right") == ()
+    assert [one.deed for one in ledger.delivery_journal("flights", [DAY])] == [Deed.withdrawn, Deed.purged]
+    assert in_force(latest, ledger.deliveries("flights", [DAY])) == (loser,)
 
 
 @pytest.mark.slow

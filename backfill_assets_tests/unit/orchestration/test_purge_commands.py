@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, cast
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from backfill_assets.application import Application
+from backfill_assets.cli.app import app
 from backfill_assets.core.delivery import Deed, Delivery
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.deliveries import require_known_decision
+from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.pipeline import purge as purging
 from backfill_assets.pipeline.deliveries import purged_among
-from backfill_assets_tests.harness.tables import day
+from backfill_assets.storage.layout import Layout
+from backfill_assets_tests.harness.objects import folder_of
+from backfill_assets_tests.harness.tables import day, write_raw
 from backfill_assets_tests.unit.orchestration.house import House
 from backfill_assets_tests.unit.orchestration.test_delivery_commands import run
 
@@ -27,6 +38,36 @@ def land(house: House, *paths: str) -> dict[str, Delivery]:
     for path in paths:
         ledger.add_deliveries([Delivery("sales", D1, path, path[::-1], 1, now, now, 1)])
     return {one.path: one for one in ledger.deliveries("sales", [D1])}
+
+
+@pytest.fixture
+def purging_house(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
+    """Files go once they have landed; commands run without Spark."""
+    house.rewrite("sales", "format: csv", "format: csv, removed_after_landing: true")
+    (house.world.folder / "sources" / "x").mkdir()
+
+    def delete_from_raw(_: object, loaded: LoadedDataset, layout: Layout, gone: Sequence[Delivery]) -> None:
+        prints = ", ".join(f"'{one.fingerprint}'" for one in gone)
+        DeltaTable(folder_of(layout.raw_path(loaded.name))).delete(f"_fingerprint IN ({prints})")
+
+    monkeypatch.setattr(purging, "delete_from_raw", delete_from_raw)
+    monkeypatch.setattr(purging, "writing", lambda *_: nullcontext())
+    monkeypatch.setattr(Application, "session", lambda *_: nullcontext(NO_SPARK))
+    return house
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], plans: int) -> None:
+    """Somebody else does this after so many looks at what is to be purged."""
+    plan, seen = purging.Purge.plan, list[int]()
+
+    def looked(*given: Any) -> purging.Purged:
+        found = plan(*given)
+        seen.append(1)
+        if len(seen) == plans:
+            act()
+        return found
+
+    monkeypatch.setattr(purging.Purge, "plan", looked)
 
 
 def latest_file(house: House) -> None:
@@ -51,3 +92,21 @@ def test_what_would_count_and_was_purged_is_left_out_by_withdrawing_it(house: Ho
     assert "nothing to do: already withdrawn" in run("withdraw", "sales", OLDER, "--reason", "once more")
     # Its last data files still go with the sweep.
     assert [one.path for one in purged_among(ledger, "sales", ledger.deliveries("sales", [D1]))] == [OLDER]
+
+
+@pytest.mark.parametrize("plans", [1, 2])
+def test_what_somebody_takes_back_meanwhile_is_not_purged_and_named(
+    purging_house: House, monkeypatch: pytest.MonkeyPatch, plans: int
+) -> None:
+    house, raw = purging_house, folder_of(purging_house.application.layout.raw_path("sales"))
+    landed = land(house, OLDER, NEWER, f"x/{D1}.csv")
+    write_raw(raw, {one.content: 1 for one in landed.values()})
+    for path in (OLDER, NEWER):
+        run("withdraw", "sales", path, "--reason", "of another shop")
+    meanwhile(monkeypatch, partial(run, "withdraw", "sales", OLDER, "--undo", "--reason", "it was right"), plans)
+    done = CliRunner().invoke(app, ["purge", "sales", "--prefix", "x", "--reason", "erased on request"])
+    assert f"purged: 1 file, first {NEWER}; 1 row of raw" in done.output
+    assert f"not purged: {OLDER} counts again; see: backfill deliveries sales" in done.output
+    assert done.exit_code == 1
+    left = DeltaTable(raw).to_pyarrow_table().column("_source_file").to_pylist()
+    assert sorted(left) == [OLDER, f"x/{D1}.csv"]

@@ -199,11 +199,15 @@ class Purge:
             return 0
         delete_from_raw(spark, self.pipeline.datasets[name], self.pipeline.layout, there)
         after = self._rows(name, days)
-        if other := sorted(c for c in {*before, *after} - contents if before.get(c) != after.get(c)):
-            day, path, _ = other[0]
+        # Other sessions of one Spark server land and purge at the same time: only what the ledger still has must still be there.
+        landed = {
+            one.content: one.rows for one in self.pipeline.ledger.deliveries(name, days) if one.content not in contents
+        }
+        if lost := sorted(c for c, rows in landed.items() if after.get(c, 0) < min(rows, before.get(c, 0))):
+            day, path, _ = lost[0]
             raise StorageError(
-                f"{self.pipeline.layout.raw_path(name)}: while rows were purged, {before.get(other[0], 0)} rows of {path} ({day}) "
-                f"became {after.get(other[0], 0)}: another writer is at work there; see: backfill doctor"
+                f"{self.pipeline.layout.raw_path(name)}: while rows were purged, {before[lost[0]]} rows of {path} ({day}) became "
+                f"{after.get(lost[0], 0)}: another writer is at work there; see backfill doctor, and repeat the command"
             )
         return sum(before[one.content] for one in there)
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from backfill_assets.application import Application
 from backfill_assets.cli.app import app
 from backfill_assets.core.delivery import Deed, Delivery
-from backfill_assets.core.errors import SourceError
+from backfill_assets.core.errors import SourceError, StorageError
 from backfill_assets.dataset.deliveries import require_known_decision
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.pipeline import purge as purging
@@ -110,3 +110,30 @@ def test_what_somebody_takes_back_meanwhile_is_not_purged_and_named(
     assert done.exit_code == 1
     left = DeltaTable(raw).to_pyarrow_table().column("_source_file").to_pylist()
     assert sorted(left) == [OLDER, f"x/{D1}.csv"]
+
+
+def test_a_landing_beside_a_purge_is_no_reason_to_refuse_and_lost_rows_are(
+    purging_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions of one Spark server share its lease on raw."""
+    house, raw = purging_house, folder_of(purging_house.application.layout.raw_path("sales"))
+    landed = land(house, OLDER, NEWER, f"x/{D1}.csv")
+    write_raw(raw, {one.content: 1 for one in landed.values()})
+    delete, late = purging.delete_from_raw, (D1, f"x/{D1}-late.csv", "late")
+
+    def beside(act: Callable[[], object]) -> None:
+        def deleting(*given: Any) -> None:
+            delete(*given)
+            act()
+
+        monkeypatch.setattr(purging, "delete_from_raw", deleting)
+
+    beside(lambda: write_raw(raw, {late: 3}))
+    run("withdraw", "sales", OLDER, "--reason", "wrong")
+    assert "purged: 1 file" in run("purge", "sales", OLDER, "--reason", "erased on request")
+    beside(lambda: DeltaTable(raw).delete(f"_source_file = 'x/{D1}.csv'"))
+    run("withdraw", "sales", NEWER, "--reason", "wrong")
+    with pytest.raises(
+        StorageError, match=rf"1 rows of x/{D1}\.csv .* became 0: another writer .* repeat the command$"
+    ):
+        run("purge", "sales", NEWER, "--reason", "erased on request")

@@ -20,6 +20,7 @@ from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.findings import RESTORE_FOLDER, RESTORE_LEDGER, Finding, Repair, RepairKind
 from backfill_assets.evidence.inputs import idle_days, lost_days, surplus_days
+from backfill_assets.evidence.known_deliveries import purged_among
 from backfill_assets.evidence.raw_contents import rows_in_raw
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.storage.delivering import left_behind
@@ -187,7 +188,11 @@ class FilesExam:
         over, landed = surplus_days(deliveries, table.rows), {one.content: one.rows for one in deliveries}
         rows = self._rows(table, over | idle_days(self.datasets[table.dataset], deliveries))
         more = {content for content, number in rows.items() if number > landed.get(content, 0)}
-        days = {content[0] for content in more} | over
+        back = more & {one.content for one in purged_among(self.ledger, table.dataset, deliveries)}
+        for day, path in sorted({content[:2] for content in back}):
+            what = f"raw/{table.dataset} {day}: raw has rows of {path}, which was purged"
+            yield Finding.warning(what, f"repeat: backfill purge {table.dataset} {path} --reason TEXT")
+        days = {content[0] for content in more - back} | (over - {content[0] for content in more})
         if days:
             what = f"raw/{table.dataset} {format_days(days)}: raw has rows that the ledger does not know as landed"
             remedy = "launch raw of these days if their files are still there; otherwise restore a newer ledger"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.content import UNKNOWN_ORIGIN, Content
 from backfill_assets.core.days import parse_day
-from backfill_assets.core.delivery import Delivery, TableDay
+from backfill_assets.core.delivery import Deed, Delivery, TableDay
 from backfill_assets.core.errors import DatasetError, InvalidDayError, PreconditionError, SourceError
 from backfill_assets.core.text import in_one_line, shortened
 from backfill_assets.dataset.deliveries import heads
@@ -18,6 +18,7 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.table_source import TableSource
 from backfill_assets.delta.opening import DeltaError, error_text, is_table, opened
 from backfill_assets.delta.reading import HeldDay, held_days
+from backfill_assets.ledger.open import Ledger
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
 from backfill_assets.storage.sources import SourceFile, discover, read_from
@@ -161,6 +162,15 @@ def table_days(
             )
         )  # fmt: skip
     return tuple(found)
+
+
+def purged_among(ledger: Ledger, name: str, known: Iterable[Delivery]) -> frozenset[Delivery]:
+    """The deliveries among these that were purged and have not landed again since, whatever a person decided later."""
+    gone = {one.content: one for one in known if not one.landings}
+    journal = ledger.delivery_journal(name, {one.day for one in gone.values()}) if gone else ()
+    said = (one for one in journal if one.deed not in {Deed.withdrawn, Deed.restored})
+    last = {(one.day, one.path, one.fingerprint): one.deed for one in said}
+    return frozenset(one for content, one in gone.items() if last.get(content) is Deed.purged)
 
 
 @dataclass(frozen=True)

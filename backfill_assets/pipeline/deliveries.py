@@ -17,7 +17,7 @@ from backfill_assets.core.layers import Layer
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import DeliveryStanding, heads, place_of, standings
 from backfill_assets.evidence.basis import published_among
-from backfill_assets.ledger.open import Ledger
+from backfill_assets.evidence.known_deliveries import purged_among
 from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.pipeline.land import land
 from backfill_assets.pipeline.tables import writing
@@ -219,15 +219,6 @@ def _require_rows(wanted: Iterable[Delivery]) -> None:
             f"{lost[0].path}: raw no longer has its rows, which were lost or purged; put the file back as it was "
             f"(SHA-256 {lost[0].fingerprint}), launch raw of {lost[0].day}, then restore it"
         )
-
-
-def purged_among(ledger: Ledger, name: str, known: Iterable[Delivery]) -> frozenset[Delivery]:
-    """The deliveries among these that were purged and have not landed again since, whatever a person decided later."""
-    gone = {one.content: one for one in known if not one.landings}
-    journal = ledger.delivery_journal(name, {one.day for one in gone.values()}) if gone else ()
-    said = (one for one in journal if one.deed not in {Deed.withdrawn, Deed.restored})
-    last = {(one.day, one.path, one.fingerprint): one.deed for one in said}
-    return frozenset(one for content, one in gone.items() if last.get(content) is Deed.purged)
 
 
 def require_reason(reason: str) -> None:

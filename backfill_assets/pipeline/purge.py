@@ -21,9 +21,10 @@ from backfill_assets.delta.opening import DeltaError, is_table, table_at, tables
 from backfill_assets.delta.reading import rows_by_day
 from backfill_assets.evidence.basis import Contents
 from backfill_assets.evidence.inputs import origins_ever
+from backfill_assets.evidence.known_deliveries import purged_among
 from backfill_assets.evidence.raw_contents import DELIVERY_DAY, contents_of_file, rows_in_raw
 from backfill_assets.pipeline.batch import Pipeline
-from backfill_assets.pipeline.deliveries import Chosen, DeliveryCommands, purged_among, require_reason
+from backfill_assets.pipeline.deliveries import Chosen, DeliveryCommands, require_reason
 from backfill_assets.pipeline.land import delete_from_raw
 from backfill_assets.pipeline.tables import read_table, write_days, writing
 from backfill_assets.storage.location import Location, remove_all

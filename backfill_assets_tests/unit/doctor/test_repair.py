@@ -550,6 +550,23 @@ def test_an_unknown_content_in_raw_is_found_where_another_one_has_lost_as_many_r
     assert "2026-01-02" in the(world, "rows that the ledger does not know").what
 
 
+def test_rows_of_purged_deliveries_that_are_in_raw_are_purged_again(world: World) -> None:
+    """The purge was interrupted, or raw came from a backup: a landing or another ledger would not help."""
+    now, home = world.clock.now(), folder_of(layout(world.folder).raw_path("sales"))
+    kept, out = (Delivery("sales", day(1), f"{path}.csv", path, 1, now, now, 1) for path in "ab")
+    world.ledger.add_deliveries([kept, out])
+    kept, out = world.ledger.deliveries("sales", [day(1)])
+    write_raw(home, {kept.content: 1, out.content: 1})
+    aged(commit_file(home, 0), world)
+    world.ledger.change_deliveries([out], Deed.purged, "ada", "erased on request")
+    finding = the(world, "raw/sales 2026-01-02: raw has rows of b.csv, which was purged")
+    assert finding.remedy == "repeat: backfill purge sales b.csv --reason TEXT"
+    write_raw(home, {(day(1), "c.csv", "c"): 1})
+    aged(commit_file(home, 1), world)
+    assert the(world, "which was purged") == finding
+    assert "2026-01-02" in the(world, "rows that the ledger does not know").what
+
+
 # Work
 
 

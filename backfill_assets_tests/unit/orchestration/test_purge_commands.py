@@ -18,8 +18,8 @@ from backfill_assets.core.delivery import Deed, Delivery
 from backfill_assets.core.errors import SourceError, StorageError
 from backfill_assets.dataset.deliveries import require_known_decision
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.evidence.known_deliveries import purged_among
 from backfill_assets.pipeline import purge as purging
-from backfill_assets.pipeline.deliveries import purged_among
 from backfill_assets.storage.layout import Layout
 from backfill_assets_tests.harness.objects import folder_of
 from backfill_assets_tests.harness.tables import day, write_raw

@@ -11,14 +11,14 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from backfill_assets.core.days import day_range, format_days
+from backfill_assets.core.days import format_days
 from backfill_assets.core.delivery import Deed, Delivery, FileContent
 from backfill_assets.core.errors import ArgumentError, BackfillError, SourceError, StorageError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import in_one_line, number_of
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.delta.opening import DeltaError, is_table, table_at, tables_in
-from backfill_assets.delta.reading import rows_by_day
+from backfill_assets.delta.reading import held_days
 from backfill_assets.evidence.basis import Contents
 from backfill_assets.evidence.inputs import origins_ever
 from backfill_assets.evidence.known_deliveries import purged_among
@@ -179,17 +179,20 @@ class Purge:
             )
 
     def _require_not_published(self, name: str, wanted: Sequence[Delivery]) -> None:
-        around = DeliveryCommands(self.pipeline).built_from(name, wanted)
+        start = self.pipeline.datasets[name].dataset.start
         contents = Contents(self.pipeline.warehouse, self.pipeline.basis.fingerprints)
-        contents.of(name, around)  # another writer, such as a compaction, may have written the files
-        known = {d: set(c.deliveries or ()) for d, c in contents.supposed_contents(name, around).items()}
+        # Another writer, such as a compaction, may have written the files.
+        contents.of(name, DeliveryCommands(self.pipeline).built_from(name, wanted))
+        # All days: when they were built, dataset.yaml may have brought them other deliveries than today.
+        days = [day for day in self.pipeline.tables[name].active() if day >= start]
+        known = {d: set(c.deliveries or ()) for d, c in contents.supposed_contents(name, days).items()}
         # A delivery that raw has lost no longer says how often it was read, and each time it had another name.
         ever = (replace(one, landings=max(one.landings, _READ_AT_MOST)) for one in wanted if known)
         names = frozenset(name for one in ever for name in origins_ever(one))
-        if days := sorted(day for day, own in known.items() if own & names):
+        if built := sorted(day for day, own in known.items() if own & names):
             raise SourceError(
-                f"{name} {format_days(days)}: published as built from what is to be purged; build these days again first: backfill "
-                f"refresh {name}"
+                f"{name} {format_days(built)}: published as built from what is to be purged; build these days again first: "
+                f"backfill refresh {name}"
             )
 
     def _delete(self, spark: SparkSession, name: str, gone: Sequence[Delivery]) -> int:
@@ -213,25 +216,32 @@ class Purge:
         return sum(before[one.content] for one in there)
 
     def _delete_staged(self, spark: SparkSession, name: str, gone: Sequence[Delivery]) -> None:
-        """Delete the staged days that may have rows of these deliveries; what is needed of them is staged again."""
-        loaded, layout, ledger = self.pipeline.datasets[name], self.pipeline.layout, self.pipeline.ledger
-        dataset = loaded.dataset
-        touched = {d for one in gone for d in day_range(dataset.first_brought_by(one.day), one.day)}
+        """Delete all staged days that are not what would be staged now: they may have rows of these deliveries.
+
+        Which days a delivery brought, `dataset.yaml` may have said differently then. What is needed of them is staged again.
+        """
+        if not gone:
+            return
+        ledger, start = self.pipeline.ledger, self.pipeline.datasets[name].dataset.start
         with writing(spark, ledger, Layer.staging, name):
-            stale = self.pipeline.days_to_stage(name, tuple(sorted(day for day in touched if day >= dataset.start)))
-            good = {
-                d: one.place for d, one in ledger.staged(name, touched).items() if d >= dataset.start and d not in stale
-            }
-            for path in tables_in(layout.staging_path(name)) if touched else ():
-                # Of an older staging model, perhaps with another name of the day.
-                (partition,) = table_at(path).metadata().partition_columns
-                rows = rows_by_day(path, partition, touched)
-                if days := [day for day, count in rows.items() if count and good.get(day) != path.name]:
-                    write_days(read_table(spark, path).where("false"), path, partition, days)
+            there = {path: _staged_days(path) for path in tables_in(self.pipeline.layout.staging_path(name))}
+            days = sorted({day for _, own in there.values() for day in own if day >= start})
+            stale = set(self.pipeline.days_to_stage(name, tuple(days)))
+            good = {day: one.place for day, one in ledger.staged(name, days).items() if day not in stale}
+            for path, (partition, own) in there.items():
+                if other := [day for day in own if good.get(day) != path.name]:
+                    write_days(read_table(spark, path).where("false"), path, partition, other)
 
 
 def _fits(one: Delivery, chosen: Chosen, before: dt.date | None) -> bool:
     return chosen.fits(one) and (before is None or one.day < before)
+
+
+def _staged_days(path: Location) -> tuple[str, tuple[dt.date, ...]]:
+    """The partition column of a staged table, which an older staging model may have called otherwise, and the days that it has."""
+    table = table_at(path)
+    (partition,) = table.metadata().partition_columns
+    return partition, tuple(sorted(day for day in held_days(table, partition) if isinstance(day, dt.date)))
 
 
 def _only_of(path: Location, purged: Collection[FileContent], complete: Collection[FileContent]) -> Iterator[str]:

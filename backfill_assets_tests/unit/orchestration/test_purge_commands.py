@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -22,7 +24,7 @@ from backfill_assets.evidence.known_deliveries import purged_among
 from backfill_assets.pipeline import purge as purging
 from backfill_assets.storage.layout import Layout
 from backfill_assets_tests.harness.objects import folder_of
-from backfill_assets_tests.harness.tables import day, write_raw
+from backfill_assets_tests.harness.tables import day, rows_of, write_raw
 from backfill_assets_tests.unit.orchestration.house import House
 from backfill_assets_tests.unit.orchestration.test_delivery_commands import run
 
@@ -137,3 +139,29 @@ def test_a_landing_beside_a_purge_is_no_reason_to_refuse_and_lost_rows_are(
         StorageError, match=rf"1 rows of x/{D1}\.csv .* became 0: another writer .* repeat the command$"
     ):
         run("purge", "sales", NEWER, "--reason", "erased on request")
+
+
+def test_days_that_were_built_from_it_under_another_dataset_yaml_are_found(
+    purging_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The delivery brought rows of the day before it, and no longer does; that day is published and staged from it."""
+    house, now = purging_house, purging_house.world.clock.now()
+    adding_up = "publication: auto\nstaging: {deduplicate: none}"
+    house.rewrite("sales", "publication: auto", adding_up)
+    house.rewrite("sales", "format: csv", "format: csv, late_days: 1")
+    late, older = f"x/{D2}.csv", folder_of(house.application.layout.staging_path("sales")) / "older"
+    house.world.ledger.add_deliveries([Delivery("sales", D2, late, "a", 1, now, now, 1)])
+    house.released({D1: [1]}, ("sales",))
+    house.rewrite("sales", "late_days: 1", "late_days: 0")
+    run("withdraw", "sales", late, "--reason", "of another shop")
+    with pytest.raises(SourceError, match=f"sales {D1}: published as built from what is to be purged"):
+        run("purge", "sales", late, "--dry-run")
+    house.released({D1: [2]}, ("sales",))
+    assert "would be purged: 1 file" in run("purge", "sales", late, "--dry-run")
+
+    write_deltalake(older, rows_of({D1: [1], D2: [1]}), partition_by=["day"])
+    emptied: list[dt.date] = []
+    monkeypatch.setattr(purging, "read_table", lambda *_: SimpleNamespace(where=str))
+    monkeypatch.setattr(purging, "write_days", lambda *given: emptied.extend(given[-1]))
+    run("purge", "sales", late, "--reason", "erased on request")
+    assert emptied == [D1, D2]

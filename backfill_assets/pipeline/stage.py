@@ -184,8 +184,8 @@ def vacuum_staging(
 ) -> int:
     """Remove the staging files that no version of the last week has; returns their number. Opens a session only if there are some.
 
-    Staging can be built again from raw. Raw is left alone: after a backup was restored, a file that its log does not know may be
-    the only copy of a delivery.
+    Staging can be built again from raw. Of raw, only files of purged deliveries go (`Purge.sweep`): after a backup was restored, a
+    file that its log does not know may be the only copy of a delivery.
     """
     old = {path: _unneeded(path) for path in tables_in(layout.staging_path(loaded.name))}
     if not any(old.values()):

@@ -26,6 +26,7 @@ from backfill_assets.evidence.raw_contents import DELIVERY_DAY, contents_of_file
 from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.pipeline.deliveries import Chosen, DeliveryCommands, require_reason
 from backfill_assets.pipeline.land import delete_from_raw
+from backfill_assets.pipeline.raw_table import require_layout
 from backfill_assets.pipeline.tables import read_table, write_days, writing
 from backfill_assets.storage.location import Location, remove_all
 from backfill_assets.storage.sources import discover
@@ -90,7 +91,7 @@ class Purge:
 
         Raises:
             ArgumentError: there is no reason, or as `plan`.
-            SourceError: as `plan`.
+            SourceError: as `plan`, or the columns of raw are not those that are declared now.
             StorageError: raw has other rows than expected afterwards.
         """
         require_reason(reason)
@@ -99,6 +100,9 @@ class Purge:
         with writing(spark, ledger, Layer.raw, name):
             # Again: a landing may have been waited for.
             wanted = self.plan(name, chosen, before).deliveries
+            path = self.pipeline.layout.raw_path(name)
+            if wanted and is_table(path):
+                require_layout(self.pipeline.datasets[name].dataset, read_table(spark, path), path)
             # First the ledger: from then on a launch knows that these rows are gone, and they cannot be taken back.
             by = self.pipeline.identity.name()
             ledger.change_deliveries(wanted, Deed.purged, by, reason, partial(self._counting, name))

@@ -53,6 +53,8 @@ def purging_house(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
         DeltaTable(folder_of(layout.raw_path(loaded.name))).delete(f"_fingerprint IN ({prints})")
 
     monkeypatch.setattr(purging, "delete_from_raw", delete_from_raw)
+    monkeypatch.setattr(purging, "require_layout", lambda *_: None)
+    monkeypatch.setattr(purging, "read_table", lambda *_: SimpleNamespace(where=str))
     monkeypatch.setattr(purging, "writing", lambda *_: nullcontext())
     monkeypatch.setattr(Application, "session", lambda *_: nullcontext(NO_SPARK))
     return house
@@ -161,7 +163,24 @@ def test_days_that_were_built_from_it_under_another_dataset_yaml_are_found(
 
     write_deltalake(older, rows_of({D1: [1], D2: [1]}), partition_by=["day"])
     emptied: list[dt.date] = []
-    monkeypatch.setattr(purging, "read_table", lambda *_: SimpleNamespace(where=str))
     monkeypatch.setattr(purging, "write_days", lambda *given: emptied.extend(given[-1]))
     run("purge", "sales", late, "--reason", "erased on request")
     assert emptied == [D1, D2]
+
+
+def test_a_raw_table_that_cannot_be_written_is_refused_before_the_ledger_says_that_rows_are_gone(
+    purging_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, raw = purging_house, folder_of(purging_house.application.layout.raw_path("sales"))
+    landed = land(house, OLDER, NEWER)
+    write_raw(raw, {one.content: 1 for one in landed.values()})
+    run("withdraw", "sales", OLDER, "--reason", "wrong")
+
+    def refused(*_: object) -> None:
+        raise SourceError("raw does not keep lines")
+
+    monkeypatch.setattr(purging, "require_layout", refused)
+    before = house.world.ledger.deliveries("sales", [D1])
+    with pytest.raises(SourceError, match="does not keep lines"):
+        run("purge", "sales", OLDER, "--reason", "erased on request")
+    assert house.world.ledger.deliveries("sales", [D1]) == before

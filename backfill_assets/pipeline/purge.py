@@ -27,6 +27,7 @@ from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.pipeline.deliveries import Chosen, DeliveryCommands, require_reason
 from backfill_assets.pipeline.land import delete_from_raw
 from backfill_assets.pipeline.raw_table import require_layout
+from backfill_assets.pipeline.stage import held_in_staging
 from backfill_assets.pipeline.tables import read_table, write_days, writing
 from backfill_assets.storage.location import Location, remove_all
 from backfill_assets.storage.sources import discover
@@ -220,18 +221,21 @@ class Purge:
         return sum(before[one.content] for one in there)
 
     def _delete_staged(self, spark: SparkSession, name: str, gone: Sequence[Delivery]) -> None:
-        """Delete all staged days that are not what would be staged now: they may have rows of these deliveries.
+        """Delete all staged days that were staged from other deliveries than count now: they may have rows of these.
 
         Which days a delivery brought, `dataset.yaml` may have said differently then. What is needed of them is staged again.
         """
         if not gone:
             return
-        ledger, start = self.pipeline.ledger, self.pipeline.datasets[name].dataset.start
+        loaded, layout, ledger = self.pipeline.datasets[name], self.pipeline.layout, self.pipeline.ledger
         with writing(spark, ledger, Layer.staging, name):
-            there = {path: _staged_days(path) for path in tables_in(self.pipeline.layout.staging_path(name))}
-            days = sorted({day for _, own in there.values() for day in own if day >= start})
-            stale = set(self.pipeline.days_to_stage(name, tuple(days)))
-            good = {day: one.place for day, one in ledger.staged(name, days).items() if day not in stale}
+            there = {path: _staged_days(path) for path in tables_in(layout.staging_path(name))}
+            days = sorted({day for _, own in there.values() for day in own if day >= loaded.dataset.start})
+            same = {path.name for path, (partition, _) in there.items() if partition == loaded.dataset.partition_column}
+            staged = {day: one for day, one in ledger.staged(name, days).items() if one.place in same}
+            inputs = self.pipeline.basis.staged_inputs(name, tuple(staged))
+            held = held_in_staging(loaded, layout, staged.values())
+            good = {d: one.place for d, one in staged.items() if (one.inputs, one.files) == (inputs[d], held.get(d))}
             for path, (partition, own) in there.items():
                 if other := [day for day in own if good.get(day) != path.name]:
                     write_days(read_table(spark, path).where("false"), path, partition, other)

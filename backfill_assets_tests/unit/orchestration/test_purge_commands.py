@@ -18,17 +18,19 @@ from backfill_assets.application import Application
 from backfill_assets.cli.app import app
 from backfill_assets.core.delivery import Deed, Delivery
 from backfill_assets.core.errors import SourceError, StorageError
+from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.deliveries import require_known_decision
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.delta.reading import digests_by_day
 from backfill_assets.evidence.known_deliveries import purged_among
 from backfill_assets.pipeline import purge as purging
 from backfill_assets.storage.layout import Layout
-from backfill_assets_tests.harness.objects import folder_of
+from backfill_assets_tests.harness.objects import folder_of, place_at
 from backfill_assets_tests.harness.tables import day, rows_of, write_raw
 from backfill_assets_tests.unit.orchestration.house import House
 from backfill_assets_tests.unit.orchestration.test_delivery_commands import run
 
-D1, D2 = day(1), day(2)
+D1, D2, D3 = day(1), day(2), day(3)
 OLDER, NEWER = f"x/{D1}-a.csv", f"x/{D1}-b.csv"
 NO_SPARK = cast("SparkSession", None)
 """Everything that would need it is replaced."""
@@ -151,7 +153,7 @@ def test_days_that_were_built_from_it_under_another_dataset_yaml_are_found(
     adding_up = "publication: auto\nstaging: {deduplicate: none}"
     house.rewrite("sales", "publication: auto", adding_up)
     house.rewrite("sales", "format: csv", "format: csv, late_days: 1")
-    late, older = f"x/{D2}.csv", folder_of(house.application.layout.staging_path("sales")) / "older"
+    late, staging = f"x/{D2}.csv", folder_of(house.application.layout.staging_path("sales"))
     house.world.ledger.add_deliveries([Delivery("sales", D2, late, "a", 1, now, now, 1)])
     house.released({D1: [1]}, ("sales",))
     house.rewrite("sales", "late_days: 1", "late_days: 0")
@@ -161,11 +163,21 @@ def test_days_that_were_built_from_it_under_another_dataset_yaml_are_found(
     house.released({D1: [2]}, ("sales",))
     assert "would be purged: 1 file" in run("purge", "sales", late, "--dry-run")
 
-    write_deltalake(older, rows_of({D1: [1], D2: [1]}), partition_by=["day"])
-    emptied: list[dt.date] = []
-    monkeypatch.setattr(purging, "write_days", lambda *given: emptied.extend(given[-1]))
+    # An older staging model called the day otherwise; what was staged from what counts now stays, whatever the code was.
+    write_deltalake(
+        staging / "older", rows_of({D1: [1], D2: [1]}).rename_columns({"day": "date"}), partition_by=["date"]
+    )
+    write_deltalake(staging / "newer", rows_of({D1: [1], D2: [1], D3: [1]}), partition_by=["day"])
+    inputs = house.application.basis.staged_inputs("sales", (D2,))[D2]
+    files = digests_by_day(place_at(staging / "newer"), "day", (D2,))[D2]
+    house.world.ledger.add_staged([
+        StagedDay("sales", D1, "other", "c0de", 0, "newer", "f"), StagedDay("sales", D2, inputs, "c0de", 0, "newer", files),
+        StagedDay("sales", D3, "other", "c0de", 0, "older", "f"),
+    ])  # fmt: skip
+    emptied: dict[str, list[dt.date]] = {}
+    monkeypatch.setattr(purging, "write_days", lambda _, path, __, days: emptied.update({path.name: days}))
     run("purge", "sales", late, "--reason", "erased on request")
-    assert emptied == [D1, D2]
+    assert emptied == {"newer": [D1, D3], "older": [D1, D2]}
 
 
 def test_a_raw_table_that_cannot_be_written_is_refused_before_the_ledger_says_that_rows_are_gone(

@@ -17,9 +17,9 @@ _ORDERS_PER_DAY: Final = 12
 _ONE_DAY: Final = dt.timedelta(days=1)
 
 
-def main(folder: Path, late: int | None) -> None:
+def main(folder: Path, late: int | None = None) -> None:
     """Write `orders/DAY.csv` below `folder`; for each day the same bytes each time."""
-    today = dt.datetime.now(dt.UTC).date()
+    today = dt.datetime.now(dt.UTC).date()  # noqa: TID251 - the history goes up to yesterday
     if late is not None:
         _write(folder, today - late * _ONE_DAY, _ORDERS_PER_DAY + 1)
         return
@@ -41,4 +41,4 @@ def _write(folder: Path, day: dt.date, orders: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else None)
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -65,6 +65,14 @@ def _duration(text: str) -> timedelta:
     return found
 
 
+def _days(text: str) -> timedelta:
+    """A duration of a day to a year: younger runs may still be started again."""
+    found = parse_duration(text)
+    if not timedelta(days=1) <= found <= timedelta(days=365):
+        raise ValueError("give a duration of at least 1d and at most 365d")
+    return found
+
+
 def _folder(text: str) -> Path:
     """A folder of this machine, absolute; it does not have to exist."""
     if "://" in text:
@@ -252,7 +260,7 @@ class Settings(BaseModel):
         "by default, each dataset's own.",
     )
 
-    keep_run_logs: Annotated[timedelta | None, _duration] = Field(
+    keep_run_logs: Annotated[timedelta | None, _days] = Field(
         default=None,
         description="BACKFILL_ASSETS_KEEP_RUN_LOGS: how long after the end of a run Dagster keeps its log, such as 90d; then the "
         "sweep deletes it. By default, forever.",

@@ -739,8 +739,12 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
         ),
         Fault(
             "a published table goes back to an older state, or a copy of the warehouse is used, and the ledger knows more",
-            "Nothing is released to it; the message and the doctor name the release that its log lacks.",
-            _of(_RESTORED, "nothing_is_released_to_a_table_that_is_older_than_its_ledger"),
+            "Nothing is released to it, nor to what is built from it; message and doctor name the release that its log lacks.",
+            _of(
+                _RESTORED,
+                "nothing_is_released_to_a_table_that_is_older_than_its_ledger",
+                "nothing_is_released_that_was_built_from_a_table_that_is_older_than_its_ledger",
+            ),
         ),
         Fault(
             "the ledger is lost; a manifest is forged",

@@ -105,7 +105,8 @@ class TakeBackup(OnWarehouse):
             size = sum(one.size for one in saved.files.values())
             made = Backup(name, moment.at, self.identity.name(), moment.tables, len(saved.files), size)
             folder.complete(made, saved)
-            folder.hand_over(self.ledger.id, self.ledger.name, self.layout.warehouse)
+            if folder.owner() == self.ledger.id:  # a restore may have taken it meanwhile
+                folder.hand_over(self.ledger.id, self.ledger.name, self.layout.warehouse)
             removed = folder.keep(keep, name) if keep else ()
         there = {one.sha256 for one in known.values()}
         new = {one.sha256: one.size for one in saved.files.values() if one.sha256 not in there}

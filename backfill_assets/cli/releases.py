@@ -88,9 +88,22 @@ def publish(
             finish(operations.publish_unit(shell, unit, evidence=evidence or None, reason=reason))
 
 
-def reconcile() -> None:
+def reconcile(
+    accept_older: Annotated[
+        str,
+        typer.Option(
+            metavar="DATASET",
+            help="Let its table go on as it is, although its log lacks releases that the ledger has: they count no more.",
+        ),
+    ] = "",
+) -> None:
     """Make the ledger agree with the Delta logs after a crash; safe to repeat."""
-    done = Application.from_env().reconcile.run()
+    application = Application.from_env()
+    for release in application.reconcile.accept_older(accept_older) if accept_older else ():
+        say(
+            f"{release} of {accept_older} counts no more; see which days come out differently: backfill stale {accept_older}"
+        )
+    done = application.reconcile.run()
     for line in done:
         say(str(line))
     say(f"{len(done)} settled or left alone" if done else "ledger and Delta logs agree")

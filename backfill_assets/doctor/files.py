@@ -16,6 +16,7 @@ from backfill_assets.core.release import StoredFile
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import UnitState
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.delta.opening import newest_commit
 from backfill_assets.delta.stored_tables import StoredTable
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.doctor.findings import RESTORE_FOLDER, RESTORE_LEDGER, Finding, Repair, RepairKind
@@ -199,13 +200,15 @@ class FilesExam:
             yield Finding.warning(what, f"{remedy}, or see docs/deliveries.md")
 
     def _rows(self, table: StoredTable, days: Collection[dt.date]) -> Mapping[FileContent, int]:
-        """The rows that raw has of each delivery of these days; none if its files do not say so."""
+        """The rows that raw has of each delivery of these days; none if its files do not say so, or somebody writes it."""
         if not days or not table.readable or table.lost:
             return {}
+        place = self.layout.at(table.place)
         try:
-            return rows_in_raw(self.layout.at(table.place), days)
+            found = rows_in_raw(place, days)
         except (pa.ArrowException, KeyError):
             return {}  # files of another writer
+        return found if newest_commit(place) == table.version else {}
 
     def _deliveries(self, table: StoredTable) -> tuple[Delivery, ...]:
         return self.ledger.deliveries(table.dataset, {*self.days(table.dataset), *table.rows})

@@ -141,6 +141,10 @@ def _require_empty(connection: Connection, database: Database) -> None:
         if table is meta or table.name in _OF_THE_MOMENT:
             continue
         if rows := connection.execute(select(func.count()).select_from(table)).scalar_one():
+            if half := read_meta(connection, meta, RESTORING):
+                raise LedgerError(
+                    f"{database.name} was being filled from backup {half}: repeat it with --backup {half}"
+                )
             raise LedgerError(
                 f"{database.name} is not empty: its table {table.name} has {number_of(rows, 'row')}, and a backup is restored into "
                 "an empty ledger only. Name another one (BACKFILL_ASSETS_LEDGER_URL), or move this one away"

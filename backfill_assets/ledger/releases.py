@@ -147,9 +147,11 @@ class ReleaseRows(Rows):
             ours = _TABLE.c.release == release
             connection.execute(update(_TABLE).where(ours).values(state=ReleaseState.abandoned.value))
 
-    def returned(self, dataset: str) -> None:
-        """Mark all finalized releases of a dataset as those of a table that was given back; safe to repeat."""
+    def returned(self, dataset: str, releases: Collection[str] | None = None) -> None:
+        """Mark all finalized releases of a dataset, or these, as those of a table that is no longer there; safe to repeat."""
         ours = (_TABLE.c.dataset == dataset) & (_TABLE.c.state == ReleaseState.finalized.value)
+        if releases is not None:
+            ours &= _TABLE.c.release.in_(releases)
         with self._database.write() as connection:
             connection.execute(update(_TABLE).where(ours).values(state=ReleaseState.returned.value))
 

@@ -317,11 +317,13 @@ def require_known(
     over |= idle_days(loaded.dataset, deliveries)
     if not over:
         return
-    contents, there = {d.content for d in deliveries}, {(f.day, f.path) for f in discover(loaded, layout, over)}
-    times = times_in_raw(path, over)
+    contents, times = {d.content for d in deliveries}, times_in_raw(path, over)
     last = {one[:2]: one for one in sorted(times, key=lambda one: times[one])}
-    unknown = sorted(one for place, one in last.items() if one not in contents and place not in there)
-    if unknown:
+    if not (new := [one for one in last.values() if one not in contents]):
+        return
+    # To look at the sources reads their files.
+    there = {(f.day, f.path) for f in discover(loaded, layout, {one[0] for one in new})}
+    if unknown := sorted(one for one in new if one[:2] not in there):
         day, file, fingerprint = unknown[0]
         more = f" and of {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise SourceError(

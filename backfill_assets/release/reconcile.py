@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from backfill_assets.core.errors import (
+    ArgumentError,
     BackfillError,
     LayoutError,
     LockHeldError,
@@ -114,6 +115,8 @@ class Reconcile(OnWarehouse):
             PreconditionError: the log of a table lacks a release that the ledger has.
         """
         require_owner(self.layout, self.ledger, writes=True)
+        for name in locked:
+            self._require_newest(name)
         self.settle(datasets, wait)
         self._catch_up(datasets, wait)
         with publish_locks(self.ledger, locked, wait):
@@ -136,26 +139,57 @@ class Reconcile(OnWarehouse):
         if lost := [name for name, release in newest.items() if release and release not in known]:
             Rebuild(self.warehouse).run(lost, wait)
             self.settle(datasets, wait)
-        for name, release in newest.items():
-            self._require_newest(name, release)
+        for name in datasets:
+            self._require_newest(name)
         abandoned = {m.release for m in self._in_state(datasets, ReleaseState.abandoned)}
         late = [name for name, release in newest.items() if release in abandoned]
         self._each([m for m in self._revivable(late) if not self._is_whole(m)])
 
-    def _require_newest(self, name: str, in_log: str) -> None:
+    def _require_newest(self, name: str) -> None:
         """Refuse a log without the newest release of the ledger: what is published on top of it would be built on old days.
+
+        A log that cannot be read is left to whoever settles it.
 
         Raises:
             PreconditionError: the place is an older state of the warehouse, or a copy of it, or its table was replaced.
         """
-        known, table = self.ledger.newest_release(name), self.tables[name]
+        known, table = self.ledger.newest_release(name), self.tables.get(name)
         # Of an adopted table, whoever works on it says more.
-        if known and known != in_log and not table.adopted and table.committed(known) is None:
+        if not known or table is None or table.adopted:
+            return
+        try:
+            version = table.committed(known)
+        except (LayoutError, PreconditionError, StorageError):
+            return
+        if version is None:
             raise PreconditionError(
                 f"{name}: release {known} is in the ledger, but not in the log of {self.layout.published_path(name)}: this place "
                 "is an older state of the warehouse, or a copy of it, or its table was replaced. Nothing is released here: look at "
-                "BACKFILL_ASSETS_WAREHOUSE, or restore ledger and warehouse of the same time; see: backfill doctor"
+                "BACKFILL_ASSETS_WAREHOUSE, or restore ledger and warehouse of the same time; see: backfill doctor. If the table "
+                f"is to go on as it is: backfill reconcile --accept-older {name}"
             )
+
+    def accept_older(self, name: str) -> tuple[str, ...]:
+        """Let the releases count no more that the log of a table lacks, so that it goes on as it is; returns them, oldest first.
+
+        Raises:
+            ArgumentError: there is no such dataset, or its log lacks none.
+            LedgerError: a release of it takes too long.
+        """
+        require_owner(self.layout, self.ledger, writes=True)
+        if name not in self.tables:
+            raise ArgumentError(
+                f"--accept-older {name}: there is no such dataset; name one of {', '.join(sorted(self.tables))}"
+            )
+        with publish_locks(self.ledger, (name,), WAIT):
+            known = [r.manifest.release for r in reversed(self.ledger.releases(name, states={ReleaseState.finalized}))]
+            there = self.tables[name].committed_among(known)
+            if not (lost := tuple(release for release in known if release not in there)):
+                raise ArgumentError(
+                    f"--accept-older {name}: its log has all releases that the ledger has; leave it out"
+                )
+            self.ledger.returned(name, lost)
+        return lost
 
     def _is_whole(self, manifest: Manifest) -> bool:
         (group,) = self._groups([manifest])

@@ -8,16 +8,17 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from backfill_assets.core.errors import PreconditionError, TableMovedError
+from backfill_assets.core.errors import ArgumentError, PreconditionError, TableMovedError
 from backfill_assets.core.release import Manifest
 from backfill_assets.core.unit import UnitState
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.release.finish import SettlementKind
-from backfill_assets_tests.harness.world import World, lost_ledger
+from backfill_assets_tests.harness.world import World, lost_ledger, repaired
 from backfill_assets_tests.observed import Observed
 from backfill_assets_tests.unit.faults.kit import DAYS, NEW, OLD
 from backfill_assets_tests.unit.faults.two_tables import (
@@ -230,3 +231,34 @@ def test_nothing_is_released_to_a_table_that_is_older_than_its_ledger(
     assert world.content() == before
     observed.found(no.value, *(str(one) for one in world.doctor().examine() if lost in str(one)))
     assert any(lost in str(one) for one in world.doctor().examine())
+    if act == "publish":
+        assert world.reconcile().accept_older("sales") == (lost,)
+        world.publisher().release(unit.id)
+        assert world.content() == before | {DAYS[1]: [3]}
+        repaired(world)
+    with pytest.raises(ArgumentError, match="there is no such dataset; name one of sales"):
+        world.reconcile().accept_older("sale")
+
+
+def test_nothing_is_released_that_was_built_from_a_table_that_is_older_than_its_ledger(
+    tmp_path: Path, observed: Observed
+) -> None:
+    observed.injected("an upstream goes back to what it was before a release; then its downstream is published")
+    with closing(World(tmp_path, ("orders", "sales<orders"))) as world:
+        world.released(OLD, "orders")
+        home = world.homes["orders"]
+        snapshot = shutil.copytree(home, home.with_name("snapshot"))
+        lost = world.released({DAYS[0]: [2]}, "orders")
+        shutil.rmtree(home)
+        snapshot.rename(home)
+        unit = world.open_unit({"sales": DAYS})
+        world.build(unit, "sales", NEW)
+        with pytest.raises(
+            PreconditionError, match=f"orders: release {lost} is in the ledger, but not in the log"
+        ) as no:
+            world.publisher().release(unit.id)
+        assert world.reconcile().accept_older("orders") == (lost,)
+        with pytest.raises(ArgumentError, match="its log has all releases that the ledger has"):
+            world.reconcile().accept_older("orders")
+        world.publisher().release(unit.id)
+        observed.found(no.value)

@@ -508,7 +508,10 @@ def test_until_a_restore_is_complete_nobody_can_work_and_it_can_be_repeated(worl
             take_warehouse(layout(into), Known(ledger, "this one"))
     half.close()
     later = backup(world)
-    with pytest.raises((LayoutError, LedgerError), match=f"is being restored from backup {made.id}|is not empty"):
+    with pytest.raises(
+        (LayoutError, LedgerError),
+        match=f"from backup {made.id}|is not empty",
+    ):
         restored(world, later.id, into=into)
     other, _ = restored(world, made.id, into=into)
     assert (other.content(), raw(other), problems(other)) == (world.content(), ["1"], [])

@@ -73,13 +73,14 @@ class DeliveryRows(Rows):
             kept = {one.content for one in counting(known)} if deed is Deed.purged else frozenset()
             asked = ((d, given[d.content]) for d in known if d.content in given and d.content not in kept)
             pairs = [(one, _changed(one, other, deed)) for one, other in asked if not _stays(one, other, deed)]
-            done = [after for before, after in pairs if after != before]
-            if deed is Deed.withdrawn:
-                decided = decided_out(_entries(connection, dataset, days))
-                done = [after for before, after in pairs if after != before or after.content not in decided]
-            elif deed is Deed.purged:
+            decided = decided_out(_entries(connection, dataset, days)) if deed is Deed.withdrawn else frozenset()
+
+            def is_news(after: Delivery) -> bool:
                 # What raw had lost already is purged, too: its last rows and files go.
-                done = [after for before, after in pairs if after != before or not after.landings]
+                lost = deed is Deed.purged and not after.landings
+                return lost or (deed is Deed.withdrawn and after.content not in decided)
+
+            done = [after for before, after in pairs if after != before or is_news(after)]
             _write(connection, done)
             now = self._clock.now()
             _journal(connection, [_entry(one, deed, now, by, reason) for one in done])

@@ -139,8 +139,10 @@ class Reconcile(OnWarehouse):
         if lost := [name for name, release in newest.items() if release and release not in known]:
             Rebuild(self.warehouse).run(lost, wait)
             self.settle(datasets, wait)
-        for name in datasets:
-            self._require_newest(name)
+        for name, release in newest.items():
+            # What the log begins with needs no second look at the table.
+            if self.ledger.newest_release(name) != release:
+                self._require_newest(name)
         abandoned = {m.release for m in self._in_state(datasets, ReleaseState.abandoned)}
         late = [name for name, release in newest.items() if release in abandoned]
         self._each([m for m in self._revivable(late) if not self._is_whole(m)])

@@ -78,7 +78,7 @@ def require_owner(layout: Layout, ledger: Owner, *, writes: bool = False) -> Non
     if (found := _owner(layout.warehouse)) is not None:
         _compare(layout.warehouse, found, ledger)
         return
-    # Nor may it look: a sweep asks as a reader, and would delete what the ledger of before needs.
+    # Of all commands, also those that only read: a sweep is one of them, and would delete what the earlier ledger needs.
     _require_no_restore(layout.warehouse, ledger)
     if writes:
         _require_same_place(layout.warehouse, ledger)

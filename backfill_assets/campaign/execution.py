@@ -159,6 +159,10 @@ PINNED: Final[Mapping[str, str]] = {
     "spark.sql.csv.parser.columnPruning.enabled": "false",
     "spark.sql.legacy.csv.enableDateTimeParsingFallback": "false",
     "spark.sql.legacy.json.enableDateTimeParsingFallback": "false",
+    # A write is one commit, with one file a day, and the log says how many rows each has.
+    "spark.databricks.delta.autoCompact.enabled": "false",
+    "spark.databricks.delta.optimizeWrite.enabled": "false",
+    "spark.databricks.delta.stats.collect": "true",
     "spark.databricks.delta.stalenessLimit": "0",
     # Raw is read at the version at which its rows were counted, even if it is a week old and another landing commits meanwhile.
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",

@@ -67,12 +67,16 @@ class MarkedCommit:
         """
         text = _text(self.table, self.version)
         if _said_in(text, self.file).get("userMetadata") != self.mark:
-            raise StorageError(
-                f"{self.table}: Spark committed version {self.version}, and another commit is there now: another program, or a "
-                "Spark server that asks another ledger, writes this table too. Nothing of this batch counts: end the other writer, "
-                "and launch again"
-            )
+            raise self.replaced()
         return tuple(_in_text(text, "add"))
+
+    def replaced(self) -> StorageError:
+        """What there is to say if it no longer counts."""
+        return StorageError(
+            f"{self.table}: Spark committed version {self.version}, and another commit is there now: another program, or a "
+            "Spark server that asks another ledger, writes this table too. Nothing of this batch counts: end the other writer, "
+            "and launch again"
+        )
 
     def is_there(self) -> bool:
         """Whether the commit of this version has this mark."""

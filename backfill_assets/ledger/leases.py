@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +26,13 @@ DRIVER_WAIT: Final = dt.timedelta(hours=6)
 """How long to wait for another Spark driver: longer than any batch of many days takes."""
 _KEPT_LEASES: Final = 10
 _WORTH_A_WORD: Final = dt.timedelta(minutes=10)
+
+
+IsOver = Callable[[BaseException], bool]
+"""Whether the work under a lease has ended with an error."""
+
+ENDED: Final[IsOver] = lambda _: True  # noqa: E731
+"""What holds for work of this process alone."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,11 @@ class _Lease(ABC):
         self._name = name
 
     @contextmanager
-    def held(self, wait: dt.timedelta) -> Iterator[int]:
+    def held(self, wait: dt.timedelta, over: IsOver = ENDED) -> Iterator[int]:
         """Hold the lock during the body; yields its fencing token, which grows with every holder and never resets.
+
+        If the body fails, `over` tells from its error whether its work has ended; if not, nobody gets the lock before the lease
+        runs out.
 
         Raises:
             LedgerError: another process holds it until the wait ends; names the holder.
@@ -56,12 +66,19 @@ class _Lease(ABC):
         ended = threading.Event()
         keeper = threading.Thread(target=self._keep, args=(token, ended), daemon=True)
         keeper.start()
+        at_work = False
         try:
             yield token
+        except BaseException as error:
+            at_work = not over(error)
+            raise
         finally:
             ended.set()
             keeper.join()
-            self._release(token)
+            if at_work:
+                _log.warning("lock %s: its work may still go on, so the lease runs out by itself", self._name)
+            else:
+                self._release(token)
 
     def _take(self, wait: dt.timedelta) -> int:
         # The wait is in real seconds: the clock port may stand still.

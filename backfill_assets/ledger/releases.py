@@ -16,7 +16,7 @@ from backfill_assets.core.release import UNDO, Manifest, ReleaseKind, ReleaseSta
 from backfill_assets.core.unit import Lock, ReleaseHead, ReleaseRecord, UnitState, holds_of
 from backfill_assets.ledger.codec import release_from_row
 from backfill_assets.ledger.database import Rows, matching, read_meta, upsert
-from backfill_assets.ledger.leases import DRIVER_WAIT, DriverLease, LeasedLock
+from backfill_assets.ledger.leases import DRIVER_WAIT, ENDED, DriverLease, IsOver, LeasedLock
 from backfill_assets.ledger.schema import holds, locks, meta, releases, units
 from backfill_assets.ledger.units import holds_on, load_unit, set_state
 
@@ -242,13 +242,16 @@ class ReleaseRows(Rows):
         """
         return LeasedLock(self._database, self._clock, self._lock_pace, name).held(wait)
 
-    def driver(self, place: str, driver: str, wait: dt.timedelta = DRIVER_WAIT) -> AbstractContextManager[int]:
+    def driver(
+        self, place: str, driver: str, wait: dt.timedelta = DRIVER_WAIT, over: IsOver = ENDED
+    ) -> AbstractContextManager[int]:
         """Let a Spark driver write the table at a place such as `raw/sales`; all others wait, in order of their arrival.
 
         Sessions of one driver write it at the same time. It is a lease like `lock`, so it does not stop a driver that hangs and
         comes back: whoever writes reads its commit back. `LedgerError` names the other driver if it is not free within `wait`.
+        After an error, `over` says whether Spark has stopped working for the session; if not, others wait for the lease to end.
         """
-        return DriverLease(self._database, self._clock, self._lock_pace, place, driver).held(wait)
+        return DriverLease(self._database, self._clock, self._lock_pace, place, driver).held(wait, over)
 
     def turn(self, name: str, interval: dt.timedelta) -> dt.timedelta:
         """Take the turn of a name if the last one was taken at least an `interval` ago; otherwise, how long to wait for it."""

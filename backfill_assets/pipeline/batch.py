@@ -82,6 +82,8 @@ class Pipeline(Landing):
                 (inputs, force), code = self.basis.to_stage(name, stale), loaded.code_version
                 self.require_raw(name, stale, force)
                 counts = stage(spark, loaded, self.layout, stale, force)
+                # Counted before it was read: a commit that somebody writes over in between takes rows away.
+                self.require_raw(name, stale, force)
                 if self._plain_stamps(name) == given:
                     break
             else:

@@ -27,7 +27,8 @@ from backfill_assets.dataset.deliveries import (
 )
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.reading import form_of, reading_of
-from backfill_assets.delta.opening import is_table
+from backfill_assets.delta.opening import MarkedCommit, is_table, table_at
+from backfill_assets.delta.reading import files_of_days
 from backfill_assets.delta.shadows import kept
 from backfill_assets.evidence.raw_contents import DELIVERY_DAY, rows_in_raw
 from backfill_assets.extracts.take import Extracts
@@ -70,7 +71,7 @@ def land(
     stamps = layout.sources.each(_stamp, files)
     layout.sources.each(lambda file: require_columns(file.file, file.path, source), files)
     path, commit = layout.raw_path(loaded.name), None
-    days = sorted({f.day for f in files})
+    days = tuple(sorted({f.day for f in files}))
     if is_table(path):
         require_layout(loaded.dataset, read_table(spark, path), path)
     counts, before = rows_in_raw(path, days, form_of(reading_of(source))), rows or {}
@@ -87,8 +88,18 @@ def land(
     _require_still(spark, loaded, layout, dict(zip(files, stamps, strict=True)), short, fresh)
     measured = measured_rows(spark, loaded, layout, [f.content for f in files])
     if commit is not None:
-        commit.read_back()  # without it these rows were not counted, and the file would look empty
+        _require_shown(commit, days)  # without it these rows were not counted, and the file would look empty
     return tuple(_delivery(loaded, f, measured.get(f.content, NOTHING_READ), now) for f in files)
+
+
+def _require_shown(commit: MarkedCommit, days: Days) -> None:
+    """Refuse a commit whose files the table does not have.
+
+    It may be in the log and not count: a checkpoint of another driver has the commit that was written over.
+    """
+    added = {add["path"] for add in commit.read_back()}
+    if not added <= files_of_days(table_at(commit.table), DELIVERY_DAY, days).keys():
+        raise commit.replaced()
 
 
 def _require_still(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pyspark.errors import PySparkException
@@ -30,7 +31,7 @@ from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.fingerprints import fingerprint_columns, fingerprint_of
 from backfill_assets.pipeline.sql_text import quoted
 from backfill_assets.pipeline.types import declared_type, is_nested, key_twice, spark_type
-from backfill_assets.spark.driver import driver_of, is_of_data, room_for
+from backfill_assets.spark.driver import driver_of, is_of_data, room_for, stopped
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
 
@@ -239,7 +240,7 @@ def _allow_local_times(spark: SparkSession, path: Location) -> None:
 
 def writing(spark: SparkSession, ledger: Ledger, layer: Layer, dataset: str) -> AbstractContextManager[int]:
     """A session's lease on the raw or staging table of a dataset: other Spark drivers wait, see `Ledger.driver`."""
-    return ledger.driver(f"{layer}/{dataset}", driver_of(spark))
+    return ledger.driver(f"{layer}/{dataset}", driver_of(spark), over=partial(stopped, spark))
 
 
 def retried(write: Callable[[], None]) -> None:

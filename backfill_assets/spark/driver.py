@@ -46,6 +46,17 @@ def driver_of(session: SparkSession) -> str:
     return " ".join(parts).strip() or cast("ConnectSession", session).session_id
 
 
+def stopped(session: SparkSession, error: BaseException) -> bool:
+    """Interrupt all work of a session that failed with this error; whether there was none: a commit on its way may still arrive."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415  # the session has loaded Spark's client
+
+    cast("ConnectSession", session).client.set_retry_policies([DefaultPolicy(max_retries=2, max_backoff=500)])
+    try:
+        return not session.interruptAll() and "cancel" not in str(error).lower()
+    except Exception:  # noqa: BLE001 - the caller must see the original error; a server that does not answer may still work
+        return False
+
+
 @contextmanager
 def room_for(work: str) -> Iterator[None]:
     """Turn Spark's errors about a full disk, or a store that fails, into a StorageError that begins with the name of the work."""

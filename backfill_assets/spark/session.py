@@ -35,7 +35,7 @@ from backfill_assets.spark.client import (
     settings_of,
     take_session,
 )
-from backfill_assets.spark.driver import room_for
+from backfill_assets.spark.driver import room_for, stopped
 from backfill_assets.spark.registration import Endpoint
 from backfill_assets.spark.server import SparkServer
 
@@ -98,7 +98,7 @@ def open_session(
         yield cast("SparkSession", session)
         failed = False
     except BaseException as error:
-        _interrupt(session)
+        stopped(cast("SparkSession", session), error)
         if isinstance(error, Exception):
             _raise_named(error, endpoint, tag, keeper)
         raise
@@ -225,12 +225,6 @@ def _require_no_other_rows(session: ConnectSession, endpoint: Endpoint) -> None:
             f"The Spark server at {endpoint.url} sets {listed}: with it, models may build other rows than on another server. "
             "Remove that from the server's configuration (spark-defaults.conf, or --conf), and start it again."
         )
-
-
-def _interrupt(session: ConnectSession) -> None:
-    session.client.set_retry_policies([DefaultPolicy(max_retries=2, max_backoff=500)])
-    with contextlib.suppress(Exception):  # the caller must see the original error
-        session.interruptAll()
 
 
 def _close(endpoint: Endpoint, session: ConnectSession, *, for_good: bool) -> None:

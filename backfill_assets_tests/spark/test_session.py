@@ -18,6 +18,7 @@ from backfill_assets.campaign.execution import PINNED
 from backfill_assets.core.errors import EngineError, QueryTimeoutError, ServerLostError, SessionTakenOverError
 from backfill_assets.settings import Settings
 from backfill_assets.spark import session
+from backfill_assets.spark.driver import stopped
 from backfill_assets.spark.registration import Endpoint
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.spark.session import open_session
@@ -126,6 +127,18 @@ def test_an_operation_that_runs_too_long_is_interrupted_and_named(spark_settings
         open_session(settings, "slow-step") as spark,
     ):
         spark.range(0, 30000, 1, 30000).selectExpr(_NAP).collect()
+
+
+def test_a_session_that_failed_says_whether_something_was_at_work_and_interrupts_it(spark_settings: Settings) -> None:
+    with open_session(spark_settings, "fails") as spark, ThreadPoolExecutor(1) as pool:
+        with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO") as failed:
+            spark.sql("SELECT 1 / 0").collect()
+        assert stopped(spark, failed.value)
+        work = pool.submit(spark.range(0, 30000, 1, 30000).selectExpr(_NAP).collect)
+        wait_for(lambda: work.done() or not stopped(spark, ValueError("of another thread")), "the work to begin")
+        with pytest.raises(PySparkException, match="CANCELED") as interrupted:
+            work.result(60)
+        assert not stopped(spark, interrupted.value)
 
 
 def test_many_short_operations_may_take_longer_than_the_timeout_together(spark_settings: Settings) -> None:

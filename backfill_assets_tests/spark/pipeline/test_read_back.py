@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from backfill_assets.application import Application
-from backfill_assets.core.errors import StorageError
+from backfill_assets.core.errors import SourceError, StorageError
 from backfill_assets.delta.opening import LOG
+from backfill_assets.pipeline import batch, tables
 from backfill_assets.pipeline import land as landing
-from backfill_assets.pipeline import tables
 from backfill_assets.settings import Settings
 from backfill_assets.spark.driver import driver_of
 from backfill_assets.storage.disk import path_of
@@ -76,6 +77,56 @@ def test_a_commit_that_is_overwritten_while_its_files_are_looked_at_again_is_not
         with pytest.raises(StorageError, match=r"committed version 1, and another commit is there now.*launch again"):
             kit.land(loaded, D1)
     assert [one.path for one in kit.book[loaded.name]] == [f"trips/{D1}.csv"]
+
+
+def test_a_commit_that_a_checkpoint_hides_is_not_recorded_as_a_file_without_rows(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,10,1.00")
+    kit.land(loaded, D1)
+    kit.deliver(D1, f"{D1},2,b,10,1.00", part="-late")
+    home, look = path_of(kit.layout.raw_path(loaded.name)), landing.measured_rows
+
+    def after_a_driver_has_made_a_checkpoint_of_its_own(*given: object) -> object:
+        commit = newest_commit(home)
+        commit.with_name(f".{commit.name}.crc").unlink(missing_ok=True)
+        ours = commit.read_text()
+        commit.write_text('{"commitInfo":{"timestamp":0,"userMetadata":"somebody else"}}\n')
+        DeltaTable(home).create_checkpoint()
+        commit.write_text(ours)
+        return look(*given)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(landing, "measured_rows", after_a_driver_has_made_a_checkpoint_of_its_own)
+        with pytest.raises(StorageError, match=r"committed version 1, and another commit is there now.*launch again"):
+            kit.land(loaded, D1)
+    assert [one.path for one in kit.book[loaded.name]] == [f"trips/{D1}.csv"]
+
+
+def test_a_commit_of_raw_that_is_overwritten_while_days_are_staged_makes_them_count_for_nothing(
+    kit: Kit, spark_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,10,1.00")
+    application: Application = OnTheTestServer(kit.settings, spark_settings)
+    stage = batch.stage
+
+    def before_a_driver_that_hung_comes_back(*given: object) -> object:
+        counts = stage(*given)  # type: ignore[arg-type]
+        theirs = newest_commit(path_of(application.layout.raw_path("trips")))
+        theirs.with_name(f".{theirs.name}.crc").unlink(missing_ok=True)
+        theirs.write_text('{"commitInfo":{"timestamp":0,"userMetadata":"somebody else"}}\n')
+        return counts
+
+    monkeypatch.setattr(batch, "stage", before_a_driver_that_hung_comes_back)
+    with application.session("stages") as spark:
+        application.pipeline.land(spark, "trips", (D1,))
+        kit.deliver(D1, f"{D1},2,b,10,1.00", part="-late")
+        application.pipeline.land(spark, "trips", (D1,))
+        with pytest.raises(SourceError, match="raw has fewer rows"):
+            application.pipeline.stage(spark, "trips", (D1,))
+    assert not application.ledger.staged("trips", (D1,))
 
 
 def test_each_session_of_a_server_has_the_same_driver(kit: Kit, spark_settings: Settings) -> None:

@@ -146,6 +146,26 @@ def test_a_driver_that_waits_and_dies_holds_nobody_up(url: str, ledger: Ledger, 
         assert rows(url) == [("app-3", True)]
 
 
+def test_a_session_that_fails_keeps_others_out_as_long_as_its_driver_may_still_write(
+    url: str, ledger: Ledger, other: Ledger, clock: FixedClock
+) -> None:
+    def fails(*, over: bool) -> None:
+        with ledger.driver(PLACE, "local-1", AT_ONCE, lambda error: over and "no room" in str(error)):
+            raise OSError("no room")
+
+    with pytest.raises(OSError, match="no room"):
+        fails(over=True)
+    assert rows(url) == []
+    with pytest.raises(OSError, match="no room"):
+        fails(over=False)
+    assert rows(url) == [("local-1", True)]
+    with pytest.raises(LedgerError, match="held by local-1"), other.driver(PLACE, "app-2", AT_ONCE):
+        pytest.fail("two drivers write")
+    clock.advance(LONG)
+    with other.driver(PLACE, "app-2", AT_ONCE):
+        assert rows(url) == [("app-2", True)]
+
+
 def test_a_session_that_lives_keeps_its_turn_beyond_the_first_lease(
     ledger: Ledger, other: Ledger, clock: FixedClock
 ) -> None:

@@ -56,8 +56,8 @@ class _Lease(ABC):
     def held(self, wait: dt.timedelta, over: IsOver = ENDED) -> Iterator[int]:
         """Hold the lock during the body; yields its fencing token, which grows with every holder and never resets.
 
-        If the body fails, `over` tells from its error whether its work has ended; if not, nobody gets the lock before the lease
-        runs out.
+        If the body fails, `over` tells from its error whether its work has ended; if not, no other holder gets the lock before the
+        lease runs out.
 
         Raises:
             LedgerError: another process holds it until the wait ends; names the holder.
@@ -70,6 +70,8 @@ class _Lease(ABC):
         try:
             yield token
         except BaseException as error:
+            ended.set()  # an answer that never comes must not keep the lease alive
+            at_work = True
             at_work = not over(error)
             raise
         finally:

@@ -27,7 +27,7 @@ from backfill_assets.dataset.deliveries import (
 )
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.reading import form_of, reading_of
-from backfill_assets.delta.opening import MarkedCommit, is_table, table_at
+from backfill_assets.delta.opening import LOG, MarkedCommit, actions, commits, is_table, table_at
 from backfill_assets.delta.reading import files_of_days
 from backfill_assets.delta.shadows import kept
 from backfill_assets.evidence.raw_contents import DELIVERY_DAY, rows_in_raw
@@ -93,12 +93,12 @@ def land(
 
 
 def _require_shown(commit: MarkedCommit, days: Days) -> None:
-    """Refuse a commit whose files the table does not have.
-
-    It may be in the log and not count: a checkpoint of another driver has the commit that was written over.
-    """
+    """Refuse a commit that is in the log and does not count: a checkpoint of another driver has the one that was written over."""
     added = {add["path"] for add in commit.read_back()}
-    if not added <= files_of_days(table_at(commit.table), DELIVERY_DAY, days).keys():
+    lost = added - files_of_days(table_at(commit.table), DELIVERY_DAY, days).keys()
+    # A session of our own driver that lands the same file replaces its rows by the same.
+    later = (file for version, file in commits(commit.table / LOG) if version > commit.version) if lost else ()
+    if lost - {one["path"] for file in later for one in actions(file, "remove")}:
         raise commit.replaced()
 
 

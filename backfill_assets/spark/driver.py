@@ -47,14 +47,18 @@ def driver_of(session: SparkSession) -> str:
 
 
 def stopped(session: SparkSession, error: BaseException) -> bool:
-    """Interrupt all work of a session that failed with this error; whether there was none: a commit on its way may still arrive."""
+    """Interrupt all work of a session that failed with this error, and say whether there was none: a commit may be on its way.
+
+    After Ctrl-C, or in a run that was cancelled, Spark's client has interrupted it already, and the server does not say so.
+    """
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415  # the session has loaded Spark's client
 
     cast("ConnectSession", session).client.set_retry_policies([DefaultPolicy(max_retries=2, max_backoff=500)])
     try:
-        return not session.interruptAll() and "cancel" not in str(error).lower()
+        was_idle = not session.interruptAll()
     except Exception:  # noqa: BLE001 - the caller must see the original error; a server that does not answer may still work
         return False
+    return was_idle and isinstance(error, Exception) and "OPERATION_CANCELED" not in str(error)
 
 
 @contextmanager

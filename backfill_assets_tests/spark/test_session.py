@@ -136,9 +136,11 @@ def test_a_session_that_failed_says_whether_something_was_at_work_and_interrupts
         assert stopped(spark, failed.value)
         work = pool.submit(spark.range(0, 30000, 1, 30000).selectExpr(_NAP).collect)
         wait_for(lambda: work.done() or not stopped(spark, ValueError("of another thread")), "the work to begin")
-        with pytest.raises(PySparkException, match="CANCELED") as interrupted:
+        with pytest.raises(PySparkException, match="OPERATION_CANCELED") as interrupted:
             work.result(60)
         assert not stopped(spark, interrupted.value)
+        # Spark's client has interrupted what was at work, and nothing is left to interrupt.
+        assert not stopped(spark, KeyboardInterrupt())
 
 
 def test_many_short_operations_may_take_longer_than_the_timeout_together(spark_settings: Settings) -> None:

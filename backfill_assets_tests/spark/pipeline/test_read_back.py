@@ -104,6 +104,24 @@ def test_a_commit_that_a_checkpoint_hides_is_not_recorded_as_a_file_without_rows
     assert [one.path for one in kit.book[loaded.name]] == [f"trips/{D1}.csv"]
 
 
+def test_a_landing_whose_rows_another_session_has_landed_again_meanwhile_counts(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = kit.dataset()
+    kit.deliver(D1, f"{D1},1,a,10,1.00")
+    look = landing.measured_rows
+
+    def after_another_session_has_landed_the_same(*given: object) -> object:
+        monkeypatch.undo()
+        kit.land(loaded, D1)
+        return look(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(landing, "measured_rows", after_another_session_has_landed_the_same)
+    kit.land(loaded, D1)
+    assert [one.rows for one in kit.book[loaded.name]] == [1]
+    assert len(DeltaTable(path_of(kit.layout.raw_path(loaded.name))).history()) == 2
+
+
 def test_a_commit_of_raw_that_is_overwritten_while_days_are_staged_makes_them_count_for_nothing(
     kit: Kit, spark_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,6 +161,16 @@ def test_a_session_that_fails_keeps_others_out_as_long_as_its_driver_may_still_w
     assert rows(url) == [("local-1", True)]
     with pytest.raises(LedgerError, match="held by local-1"), other.driver(PLACE, "app-2", AT_ONCE):
         pytest.fail("two drivers write")
+
+    def never_says(_: BaseException) -> bool:
+        raise KeyboardInterrupt
+
+    clock.advance(LONG)
+    with pytest.raises(KeyboardInterrupt), ledger.driver(PLACE, "local-1", AT_ONCE, never_says):
+        raise OSError("no room")
+    assert rows(url)[-1] == ("local-1", True)
+    with pytest.raises(LedgerError, match="held by local-1"), other.driver(PLACE, "app-2", AT_ONCE):
+        pytest.fail("two drivers write")
     clock.advance(LONG)
     with other.driver(PLACE, "app-2", AT_ONCE):
         assert rows(url) == [("app-2", True)]

@@ -84,6 +84,8 @@ LOCK_SECONDS: Final = 660
 """How long to wait for a process that starts or stops the server; longer than the first start may take."""
 
 _STOP_SECONDS: Final = 30
+_BOOT_SECONDS: Final = 1.5
+_CLOCK_SECONDS: Final = 600.0
 
 
 class ProcessRef(BaseModel):
@@ -93,18 +95,23 @@ class ProcessRef(BaseModel):
 
     pid: int
     started: float = Field(description="seconds since 1970, from the operating system")
+    since_boot: float = Field(description="seconds from the boot of the machine to the start of the process")
 
     @classmethod
     def of(cls, pid: int) -> ProcessRef:
         """A reference to the running process `pid`; raises `psutil.NoSuchProcess` if it has ended."""
-        return cls(pid=pid, started=psutil.Process(pid).create_time())
+        started = psutil.Process(pid).create_time()
+        return cls(pid=pid, started=started, since_boot=started - psutil.boot_time())
 
     def find(self) -> psutil.Process | None:
         """The process, if it is still the same one and still runs."""
         try:
-            process = psutil.Process(self.pid)
-            # One second of tolerance: start times count from the boot time, which is corrected now and then.
-            same = abs(process.create_time() - self.started) < 1
+            process, now = psutil.Process(self.pid), ProcessRef.of(self.pid)
+            # The boot time is a whole second, which moves as the clock is corrected: by one back and forth, by minutes over weeks.
+            same = (
+                abs(now.since_boot - self.since_boot) < _BOOT_SECONDS
+                and abs(now.started - self.started) < _CLOCK_SECONDS
+            )
             return process if same and process.status() != psutil.STATUS_ZOMBIE else None
         except psutil.NoSuchProcess:
             return None

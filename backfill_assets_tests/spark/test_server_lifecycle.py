@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.core.errors import ServerLostError, ServerStartError
-from backfill_assets.spark.registration import ProcessRef, Registration
+from backfill_assets.spark.registration import Registration
 from backfill_assets.spark.server import ServerState, SparkServer
 from backfill_assets.spark.session import open_session
 from backfill_assets_tests.engine import engine_environment, engine_settings, java_processes, start_python, works
@@ -108,7 +108,7 @@ def test_a_killed_server_is_named_and_then_replaced_although_its_process_id_is_r
         bereaved()
     assert server.status().state is ServerState.STOPPED
     # This process acts as the innocent one that has the process id now: it must stay alive.
-    reused = ProcessRef(pid=os.getpid(), started=killed.server.started)
+    reused = killed.server.model_copy(update={"pid": os.getpid()})
     server.folder.write(killed.model_copy(update={"server": reused}))
     assert server.status().state is ServerState.STOPPED
     server.ensure()

@@ -64,9 +64,20 @@ def test_a_running_process_is_found() -> None:
 
 def test_another_process_with_the_same_number_is_not_taken_for_the_server() -> None:
     me = ProcessRef.of(os.getpid())
-    earlier = me.model_copy(update={"started": me.started - 60})
-    assert earlier.find() is None
-    earlier.terminate()  # and is certainly not ended for it: this test continues
+    earlier = me.model_copy(update={"started": me.started - 60, "since_boot": me.since_boot - 60})
+    before_a_reboot = me.model_copy(update={"started": me.started - 3600})
+    for other in (earlier, before_a_reboot):
+        assert other.find() is None
+        other.terminate()  # and is certainly not ended for it: this test continues
+
+
+@pytest.mark.parametrize("corrected", [-1.0, 1.0, 300.0])
+def test_a_process_is_the_same_if_the_clock_was_corrected_since_it_was_registered(corrected: float) -> None:
+    me = ProcessRef.of(os.getpid())
+    assert me.model_copy(update={"started": me.started + corrected}).find() is not None
+    # The whole second of the boot may change between two looks at it.
+    once = min(corrected, 1.0)
+    assert me.model_copy(update={"started": me.started + once, "since_boot": me.since_boot + once}).find() is not None
 
 
 def test_an_ended_process_is_not_found_even_before_its_parent_has_noticed() -> None:
@@ -140,7 +151,7 @@ def test_looking_at_the_status_creates_nothing(settings: Settings) -> None:
 
 def test_a_dead_server_counts_as_stopped_and_stopping_it_clears_the_registration(settings: Settings) -> None:
     folder = _folder(settings)
-    folder.write(_registration(ProcessRef(pid=os.getpid(), started=0.0)))
+    folder.write(_registration(ProcessRef(pid=os.getpid(), started=0.0, since_boot=0.0)))
     server = SparkServer(settings)
     assert server.status().state is ServerState.STOPPED
     assert not server.stop()

@@ -183,15 +183,19 @@ class Reconcile(OnWarehouse):
             raise ArgumentError(
                 f"--accept-older {name}: there is no such dataset; name one of {', '.join(sorted(self.tables))}"
             )
-        with publish_locks(self.ledger, (name,), WAIT):
-            known = [r.manifest.release for r in reversed(self.ledger.releases(name, states={ReleaseState.finalized}))]
-            there = self.tables[name].committed_among(known)
-            if not (lost := tuple(release for release in known if release not in there)):
-                raise ArgumentError(
-                    f"--accept-older {name}: its log has all releases that the ledger has; leave it out"
-                )
-            self.ledger.returned(name, lost)
-        return lost
+        # Before the lock as well: what is refused changes nothing.
+        if self._lost_from_log(name):
+            with publish_locks(self.ledger, (name,), WAIT):
+                if lost := self._lost_from_log(name):
+                    self.ledger.returned(name, lost)
+                    return lost
+        raise ArgumentError(f"--accept-older {name}: its log has all releases that the ledger has; leave it out")
+
+    def _lost_from_log(self, name: str) -> tuple[str, ...]:
+        """The finalized releases that are not in the log of a table, oldest first."""
+        known = [r.manifest.release for r in reversed(self.ledger.releases(name, states={ReleaseState.finalized}))]
+        there = self.tables[name].committed_among(known)
+        return tuple(release for release in known if release not in there)
 
     def _is_whole(self, manifest: Manifest) -> bool:
         (group,) = self._groups([manifest])

@@ -85,7 +85,9 @@ LOCK_SECONDS: Final = 660
 
 _STOP_SECONDS: Final = 30
 _BOOT_SECONDS: Final = 1.5
+"""How far apart two looks at the time from the boot to the start of one process may be."""
 _CLOCK_SECONDS: Final = 600.0
+"""How far its start by the calendar may move; a machine that was started again since has another one."""
 
 
 class ProcessRef(BaseModel):

@@ -26,6 +26,14 @@ def newest_commit(home: Path) -> Path:
     return max(home.rglob(f"{LOG}/*.json"))
 
 
+def written_over(home: Path) -> Path:
+    """The newest commit, in whose place there is one of somebody else now."""
+    commit = newest_commit(home)
+    commit.with_name(f".{commit.name}.crc").unlink(missing_ok=True)
+    commit.write_text('{"commitInfo":{"timestamp":0,"userMetadata":"somebody else"}}\n')
+    return commit
+
+
 @pytest.mark.parametrize("step", ["raw", "staging", "shadow"])
 @pytest.mark.parametrize("overwritten", [True, False], ids=["overwritten", "removed"])
 def test_a_commit_that_is_no_longer_there_is_refused_and_made_again(
@@ -44,11 +52,8 @@ def test_a_commit_that_is_no_longer_there_is_refused_and_made_again(
     def as_if_another_had_come_later(commit: Callable[[], None]) -> None:
         write(commit)
         if list(home.rglob(LOG)):
-            theirs = newest_commit(home)
-            theirs.with_name(f".{theirs.name}.crc").unlink(missing_ok=True)
-            if overwritten:
-                theirs.write_text('{"commitInfo":{"timestamp":0,"userMetadata":"somebody else"}}\n')
-            else:
+            theirs = written_over(home)
+            if not overwritten:
                 theirs.unlink()
 
     with monkeypatch.context() as patch:
@@ -67,9 +72,7 @@ def test_a_commit_that_is_overwritten_while_its_files_are_looked_at_again_is_not
     home, look = path_of(kit.layout.raw_path(loaded.name)), landing.measured_rows
 
     def after_a_driver_that_hung_came_back(*given: object) -> object:
-        theirs = newest_commit(home)
-        theirs.with_name(f".{theirs.name}.crc").unlink(missing_ok=True)
-        theirs.write_text('{"commitInfo":{"timestamp":0,"userMetadata":"somebody else"}}\n')
+        written_over(home)
         return look(*given)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
@@ -89,10 +92,8 @@ def test_a_commit_that_a_checkpoint_hides_is_not_recorded_as_a_file_without_rows
     home, look = path_of(kit.layout.raw_path(loaded.name)), landing.measured_rows
 
     def after_a_driver_has_made_a_checkpoint_of_its_own(*given: object) -> object:
-        commit = newest_commit(home)
-        commit.with_name(f".{commit.name}.crc").unlink(missing_ok=True)
-        ours = commit.read_text()
-        commit.write_text('{"commitInfo":{"timestamp":0,"userMetadata":"somebody else"}}\n')
+        ours = newest_commit(home).read_text()
+        commit = written_over(home)
         DeltaTable(home).create_checkpoint()
         commit.write_text(ours)
         return look(*given)  # type: ignore[arg-type]
@@ -132,9 +133,7 @@ def test_a_commit_of_raw_that_is_overwritten_while_days_are_staged_makes_them_co
 
     def before_a_driver_that_hung_comes_back(*given: object) -> object:
         counts = stage(*given)  # type: ignore[arg-type]
-        theirs = newest_commit(path_of(application.layout.raw_path("trips")))
-        theirs.with_name(f".{theirs.name}.crc").unlink(missing_ok=True)
-        theirs.write_text('{"commitInfo":{"timestamp":0,"userMetadata":"somebody else"}}\n')
+        written_over(path_of(application.layout.raw_path("trips")))
         return counts
 
     monkeypatch.setattr(batch, "stage", before_a_driver_that_hung_comes_back)

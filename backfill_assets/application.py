@@ -107,8 +107,8 @@ class Application:
 
     @property
     def datasets(self) -> Mapping[str, LoadedDataset]:
-        """The loaded datasets by name."""
-        return self.catalog.datasets
+        """The loaded datasets by name, as they are seen now."""
+        return self.catalog.seen_at(self.clock.now)
 
     def dataset(self, name: str) -> Dataset:
         """One dataset.

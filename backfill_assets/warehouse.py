@@ -48,8 +48,8 @@ class OnWarehouse:
 
     @property
     def datasets(self) -> Mapping[str, LoadedDataset]:
-        """The loaded datasets by name."""
-        return self.catalog.datasets
+        """The loaded datasets by name, as they are seen now."""
+        return self.catalog.seen_at(self.clock.now)
 
     @property
     def definitions(self) -> Mapping[str, Dataset]:

@@ -25,7 +25,7 @@ PICTURE: Final = ROOT / "docs" / "rooms.svg"
 MOST_LINES_OF_A_MODULE: Final = 400
 MOST_LINES_OF_A_FUNCTION: Final = 50
 MOST_MODULES: Final = 214
-MOST_LINES: Final = 49_250
+MOST_LINES: Final = 49_500
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LEFT_OUT: Final = frozenset({"migrations", "datasets"})
 

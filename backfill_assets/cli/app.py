@@ -34,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.add_typer(doctor.spark, name="spark")
-app.add_typer(status.hold, name="hold")
+app.add_typer(releases.hold, name="hold")
 _COMMANDS: tuple[Callable[..., None], ...] = (
     specifications.init, adopt.adopt, adopt.unadopt, status.status, stale.stale, stale.keep, status.metrics, launches.run,
     deliveries.deliveries, deliveries.withdraw, deliveries.purge, deliveries.reland, releases.path, releases.sandbox, doctor.sql,

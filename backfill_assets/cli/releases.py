@@ -1,4 +1,4 @@
-"""Commands about releases and for readers."""
+"""Commands about releases, the holds that rollbacks leave, and for readers."""
 
 from __future__ import annotations
 
@@ -182,3 +182,27 @@ def path(
     else:
         # For $(…) and `read`, so without rich's wrapping; a tab is the default separator of `cut`.
         print(folder if found is None else f"{folder}\t{found.version}")  # noqa: T201
+
+
+hold = typer.Typer(help="Days that the live pipeline and refresh do not touch.", no_args_is_help=True)
+
+
+@hold.command("list")
+def hold_list(dataset: Annotated[str, typer.Argument(help="A dataset.")]) -> None:
+    """List the days on hold."""
+    application = Application.from_env()
+    application.dataset(dataset)
+    rows = [(h.target[1], h.reason, h.by, f"{h.since:%Y-%m-%d %H:%M}") for h in application.ledger.holds(dataset)]
+    table(("day", "reason", "by", "since (UTC)"), rows)
+
+
+@hold.command("lift")
+def hold_lift(
+    dataset: Annotated[str, typer.Argument(help="A dataset.")],
+    days: Annotated[str, typer.Argument(metavar="DAYS", help=operations.PARAMETERS["partitions"])],
+) -> None:
+    """Let the live pipeline and refresh work on these days again."""
+    application = Application.from_env()
+    chosen = parse_days(days)
+    application.dataset(dataset).check_days(chosen)
+    say(f"no longer on hold: {number_of(application.ledger.lift(dataset, chosen), 'day')} of {dataset}")

@@ -1,4 +1,4 @@
-"""Commands that show datasets, units and metrics, discard units, and manage holds."""
+"""Commands that show datasets, units and metrics, and discard units."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from backfill_assets.cli.stale import show_stale, stale_as_json
 from backfill_assets.cli.watch import in_runs
 from backfill_assets.control.approve import certificates_of
 from backfill_assets.control.catch_up import CaughtUp
-from backfill_assets.core.days import day_range, days_argument, format_days, grouped_by_text, parse_days, runs_of_days
+from backfill_assets.core.days import day_range, days_argument, format_days, grouped_by_text, runs_of_days
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.text import number_of
@@ -131,15 +131,12 @@ def _launches() -> list[dict[str, Any]]:
 
 def _show(application: Application, found: Overview) -> None:
     about_datasets = ("dataset", "published days", "watermark", "rows", "on hold", "version")
-    rows = [tuple(v for k, v in d.items() if k not in {"gaps", "state"}) for d in found["datasets"]]
+    rows = [tuple(v for k, v in d.items() if k not in {"gaps", "provisional", "state"}) for d in found["datasets"]]
     table(about_datasets, rows, "Datasets")
     covered = {name for caught_up in found["catch_up"] for name in caught_up.group}
     for one in found["datasets"]:
-        name = one["dataset"]
-        if one["state"] == "draft":
-            say(f"{name}: a draft, which live runs leave out; once it is released, drop `state` from its dataset.yaml")
-        elif one["gaps"] and name not in covered:
-            say(f"{name}: due and not published: {one['gaps']}")
+        for line in _remarks(one, covered):
+            say(f"{one['dataset']}: {line}")
     for command in found["fill"]:
         say(f"fill gaps: {command}")
     for caught_up in found["catch_up"]:
@@ -156,11 +153,21 @@ def _show(application: Application, found: Overview) -> None:
         say(f"not loaded: {problem}")
 
 
+def _remarks(one: Mapping[str, object], covered: Collection[str]) -> Iterator[str]:
+    """What there is to say of a dataset; gaps of those that catch up (`covered`) are told with their progress."""
+    if one["state"] == "draft":
+        yield "a draft, which live runs leave out; once it is released, drop `state` from its dataset.yaml"
+    elif one["gaps"] and one["dataset"] not in covered:
+        yield f"due and not published: {one['gaps']}"
+    if one["provisional"]:
+        yield f"provisional: {one['provisional']}, until the days that they look ahead to have landed"
+
+
 def _dataset(application: Application, name: str, holds: Sequence[Hold]) -> dict[str, object]:
     published = application.tables[name]
     active = published.active() if published.exists() else {}
     days = [day for day, files in active.items() if files]
-    gaps = _gaps(application, name)
+    gaps, provisional = _gaps(application, name), _provisional(application, name, days)
     return {
         "dataset": name,
         "published_days": format_days(days, most=3),
@@ -169,8 +176,16 @@ def _dataset(application: Application, name: str, holds: Sequence[Hold]) -> dict
         "on_hold": format_days((h.target[1] for h in holds), most=3),
         "version": published.version(),
         "gaps": format_days(gaps, most=10) if gaps else "",
+        "provisional": format_days(provisional, most=3) if provisional else "",
         "state": application.dataset(name).state,
     }
+
+
+def _provisional(application: Application, name: str, published: Collection[date]) -> Sequence[date]:
+    """The published days that wait for others; those that no longer do are stale."""
+    found = application.basis.provisional(name, published)
+    stale = {} if not found else application.late_deliveries.moved(name)
+    return [day for day in sorted(found) if day not in stale]
 
 
 def _fill(application: Application, lacking: Collection[Mapping[str, object]]) -> list[str]:
@@ -312,9 +327,6 @@ def _what_next(survey: Survey) -> None:
         say(f"next: {next_command(survey)}")
 
 
-hold = typer.Typer(help="Days that the live pipeline and refresh do not touch.", no_args_is_help=True)
-
-
 def discard(
     unit: Annotated[str, typer.Argument(help="A unit, as `backfill status` lists it, or a campaign.")],
     reason: Annotated[str, typer.Option(help="Why; kept in a campaign's journal.")] = "",
@@ -326,27 +338,6 @@ def discard(
             finish(operations.discard(shell, campaign, reason=reason))
     else:
         finish(operations.discarded(application.reconcile.discard(unit)))
-
-
-@hold.command("list")
-def hold_list(dataset: Annotated[str, typer.Argument(help="A dataset.")]) -> None:
-    """List the days on hold."""
-    application = Application.from_env()
-    application.dataset(dataset)
-    rows = [(h.target[1], h.reason, h.by, f"{h.since:%Y-%m-%d %H:%M}") for h in application.ledger.holds(dataset)]
-    table(("day", "reason", "by", "since (UTC)"), rows)
-
-
-@hold.command("lift")
-def hold_lift(
-    dataset: Annotated[str, typer.Argument(help="A dataset.")],
-    days: Annotated[str, typer.Argument(metavar="DAYS", help=operations.PARAMETERS["partitions"])],
-) -> None:
-    """Let the live pipeline and refresh work on these days again."""
-    application = Application.from_env()
-    chosen = parse_days(days)
-    application.dataset(dataset).check_days(chosen)
-    say(f"no longer on hold: {number_of(application.ledger.lift(dataset, chosen), 'day')} of {dataset}")
 
 
 _MOST_WINDOWS = 5

@@ -38,10 +38,10 @@ class SourceState:
     `deliveries`, their `rows`, and when the newest arrived (`delivered_at`) are about the day's own delivery day: a file of a
     later day, which `late_days` also reads, does not replace a missing one. If files have whole months, `rows` are those that
     were staged for the day. `corrupt_rows` and `outside_rows` are of all `rows_read`, including those of later days.
-    `faulty_beside` are the other days of its window that have no row, or bad ones; `awaited` those that it looks ahead to and that
-    are not over yet. `identical` are files of equal content among all that the day reads, and files of the week before that equal
-    one of the day's own or of a day that it looks ahead to; `aggregated` says that the staging model may have merged their rows.
-    `gone` are the paths of files that were no longer among the sources: raw was read instead.
+    `faulty_beside` are the other days of its window that have no row, or bad ones; `awaited` those that it looks ahead to and
+    that are not over yet, or have not landed. `identical` are files of equal content among all that the day reads, and files of the
+    week before that equal one of the day's own or of a day that it looks ahead to; `aggregated` says that the staging model may
+    have merged their rows. `gone` are the paths of files that were no longer among the sources: raw was read instead.
     """
 
     deliveries: int = 0
@@ -222,7 +222,8 @@ class Compared:
     `rows` is None if nothing of the day is published yet; `seams` has the steps to neighbouring days that the day is
     responsible for. `upstream_moved` says that its upstreams differ from those that the published day was built from. `null_rises`
     are columns that are null more often than before; `alone` are all days of its batch, not only itself, that were also
-    built alone.
+    built alone. `finalizes` says that the published day awaited days that it no longer awaits, `corrected` that its own
+    deliveries are others now.
     """
 
     rows: RowCounts | None = None
@@ -232,6 +233,8 @@ class Compared:
     upstream_moved: bool = False
     null_rises: tuple[NullRise, ...] = ()
     alone: tuple[Alone, ...] = ()
+    finalizes: bool = False
+    corrected: bool = False
 
 
 @dataclass(frozen=True)

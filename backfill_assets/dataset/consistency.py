@@ -22,6 +22,9 @@ AUDIT_COLUMNS: Final[Mapping[str, str]] = {"recalculated_at": "timestamp", "unit
 RESERVED_TABLES = ("raw", "staging")
 """Names of the models' own tables; no reference may have one of them."""
 
+IS_PROVISIONAL: Final = "is_provisional"
+"""The audit column, a boolean, that says of a row that its day waits for later ones; readers of the published view see it."""
+
 DATA_RELEASES = "data_releases"
 """Name of the table of releases, in the warehouse and in the Spark catalog; no dataset may have it."""
 
@@ -52,6 +55,7 @@ def misfits(dataset: Dataset) -> tuple[_Problem, ...]:
         *_extract_problems(dataset),
         *_catch_up_problems(dataset),
         *_window_problems(dataset),
+        *_provisional_problems(dataset),
     )
 
 
@@ -287,6 +291,36 @@ def _window_problems(dataset: Dataset) -> Iterator[_Problem]:
             "deliver a file per day, or leave lookahead_days out"
         )
         yield ("lookahead_days",), text
+
+
+def _provisional_problems(dataset: Dataset) -> Iterator[_Problem]:
+    asked = dataset.provisional
+    if asked is None:
+        return
+    if not dataset.lookahead_days:
+        text = "provisional: no day looks ahead to others, so none waits for them; set lookahead_days, or leave provisional out"
+        yield ("provisional",), text
+    if dataset.source is not None and dataset.source.late_days:
+        text = (
+            "provisional: with source.late_days, the file that finalizes a day may also correct it, and nobody can tell what may "
+            "change; leave late_days or provisional out"
+        )
+        yield ("provisional",), text
+    if not dataset.audit_columns:
+        text = f"provisional: days are marked in the audit column {IS_PROVISIONAL}; set audit: columns"
+        yield ("audit",), text
+    for name in asked.may_change:
+        where = ("provisional", "may_change")
+        if name not in dataset.columns:
+            yield (
+                where,
+                f"provisional.may_change names {name!r}, which is not declared in columns; declare it, or name another",
+            )
+        elif name not in dataset.compared:
+            yield where, f"provisional.may_change names {name!r}, by which rows are matched; name other columns"
+    for name, n in Counter(asked.may_change).items():
+        if n > 1:
+            yield ("provisional", "may_change"), f"provisional.may_change names {name!r} {n} times; name it once"
 
 
 def _extract_problems(dataset: Dataset) -> Iterator[_Problem]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal
-from enum import StrEnum
 from typing import Annotated, Self
 from zoneinfo import ZoneInfo
 
@@ -18,9 +17,10 @@ from backfill_assets.core.fields import Day, Distance, Name, Part, TimeZone
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import LateData
 from backfill_assets.dataset.checks import Checks, Measure
-from backfill_assets.dataset.consistency import AUDIT_COLUMNS, golden_misfits, misfits
+from backfill_assets.dataset.consistency import AUDIT_COLUMNS, IS_PROVISIONAL, golden_misfits, misfits
 from backfill_assets.dataset.extracts import Extract
-from backfill_assets.dataset.releasing import AuditTrail, DatasetState, Live, Publication, Retention
+from backfill_assets.dataset.reading import Staging
+from backfill_assets.dataset.releasing import AuditTrail, DatasetState, Live, Provisional, Publication, Retention
 from backfill_assets.dataset.sources import ColumnType, Consumer, Golden, Reference, Source, Upstream
 from backfill_assets.dataset.table_source import TableSource, of_its_kind
 
@@ -33,24 +33,6 @@ class Column(Part):
     description: str = ""
     tolerance: Distance = Field(
         default=Decimal(0), description="How far two numbers may differ and still be equal, row by row; 0 is exact."
-    )
-
-
-class Deduplicate(StrEnum):
-    """Which rows staging keeps if several deliveries of a day contain the same key."""
-
-    latest_delivery = "latest_delivery"
-    latest_file = "latest_file"
-    none = "none"
-
-
-class Staging(Part):
-    """How deliveries become staged rows."""
-
-    deduplicate: Deduplicate = Field(
-        default=Deduplicate.latest_delivery,
-        description="latest_delivery keeps for each key only the rows of its newest delivery, latest_file for each delivery day "
-        "only its newest file, with all its rows; with none, deliveries add up.",
     )
 
 
@@ -93,6 +75,10 @@ class Dataset(Part):
         default=0,
         description="Later days that the fact model needs to see for a day, which is published when they have landed.",
     )
+    provisional: Provisional | None = Field(
+        default=None,
+        description="Publish a day before the days that it looks ahead to have landed, marked in the audit column is_provisional.",
+    )
     publication: Publication = Publication.auto
     state: DatasetState = Field(
         default=DatasetState.live,
@@ -113,14 +99,24 @@ class Dataset(Part):
 
     _upstream_starts: Mapping[str, dt.date] = PrivateAttr(default_factory=dict)
     _lag_days: int = PrivateAttr(default=0)
+    _at: str = PrivateAttr(default="")
+    _through: dt.date | None = PrivateAttr(default=None)
 
-    def linked(self, starts: Mapping[str, dt.date], lag_days: int = 0) -> Self:
-        """The dataset that knows on which day the history of each upstream begins, and by how many days its group lags.
+    def linked(self, starts: Mapping[str, dt.date], lag_days: int = 0, at: str = "") -> Self:
+        """The dataset that knows on which day the history of each upstream begins, how many days its group lags, and when it runs.
 
-        Other upstreams begin on its own `start`.
+        Other upstreams begin on its own `start`; without `at`, it runs at its own `live.at`.
         """
         found = self.model_copy()
-        found._upstream_starts, found._lag_days = dict(starts), lag_days  # noqa: SLF001 - a copy of this very class
+        found._upstream_starts, found._lag_days, found._at = dict(starts), lag_days, at  # noqa: SLF001 - of this very class
+        return found
+
+    def seen_at(self, now: dt.datetime) -> Self:
+        """The dataset whose windows end before the days that are awaited at an aware moment, if days are published before these."""
+        if self.provisional is None:
+            return self
+        found = self.model_copy()
+        found._through = self.newest_settled(now)  # noqa: SLF001 - of this very class
         return found
 
     @model_validator(mode="after")
@@ -199,7 +195,20 @@ class Dataset(Part):
     @property
     def audit_columns(self) -> Mapping[str, str]:
         """The columns, with their types, that a shadow adds to every row."""
-        return AUDIT_COLUMNS if self.audit is AuditTrail.columns else {}
+        if self.audit is not AuditTrail.columns:
+            return {}
+        return AUDIT_COLUMNS if self.provisional is None else {**AUDIT_COLUMNS, IS_PROVISIONAL: "boolean"}
+
+    def shown(self, there: Collection[str]) -> dict[str, str]:
+        """The columns, with their types, that readers of views see of a table that has those that are `there`."""
+        # Also if no days are provisional any more: the last ones may still wait.
+        is_marked = IS_PROVISIONAL in {*self.audit_columns, *there} and IS_PROVISIONAL not in self.dropped_columns
+        return self.types | {IS_PROVISIONAL: "boolean"} if is_marked else self.types
+
+    @property
+    def waiting_days(self) -> int:
+        """For how many days after its own a day cannot be published: it may be before those that it looks ahead to."""
+        return self.lookahead_days if self.provisional is None else 0
 
     @property
     def compared(self) -> dict[str, str]:
@@ -262,12 +271,19 @@ class Dataset(Part):
 
     @property
     def lag_days(self) -> int:
-        """How many days after its own a day is published: as many as a dataset of its release group looks ahead."""
+        """How many days after its own a day is published: as many as a dataset of its release group waits for."""
         return self._lag_days
 
     def newest_over(self, now: dt.datetime) -> dt.date:
         """The newest partition at an aware moment that is over: `end_offset` may make today one as well."""
         return min(self.live_day(now) + self.lag_days * ONE_DAY, self.end or dt.date.max)
+
+    def newest_settled(self, now: dt.datetime) -> dt.date:
+        """The newest day that is over at an aware moment; where days may be provisional, its daily run has begun as well."""
+        local = now.astimezone(self.zone)
+        begins = dt.datetime.combine(local.date(), dt.time.fromisoformat(self._at or self.live.at), self.zone)
+        # A day before by the clock on the wall, however many hours it had.
+        return self.newest_over(local - ONE_DAY if self.provisional is not None and now < begins else now)
 
     def newest_due(self, now: dt.datetime) -> dt.date:
         """The newest day at an aware moment that is over, and after it all days that its release group looks ahead to."""
@@ -360,18 +376,22 @@ class Dataset(Part):
         """How many days before its own a day is built from at most, of its own source or of an upstream."""
         return max([self.lookback_days, *(one.lookback_days for one in self.upstream.values())])
 
+    def days_ahead(self, day: dt.date) -> tuple[dt.date, ...]:
+        """The later days that a day looks ahead to, whether they are over or not."""
+        return day_range(day + ONE_DAY, min(day + self.lookahead_days * ONE_DAY, max(day, self.end or dt.date.max)))
+
     def days_read(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
         """The days, and all other days of the own source and of upstreams that they are built from."""
         above = (day for name in self.upstream for day in self.upstream_days(name, days))
         return tuple(sorted({*self.with_window(days), *above}))
 
     def with_window(self, days: tuple[dt.date, ...]) -> tuple[dt.date, ...]:
-        """The days, plus the earlier and later days of the source that the fact model needs; none outside the history."""
+        """The days, plus those of the source that the model needs around them; none outside the history, or awaited (`seen_at`)."""
         if not self.has_own_window:
             return tuple(sorted({day for day in days if day >= self.start}))
         back, ahead = self.lookback_days * ONE_DAY, self.lookahead_days * ONE_DAY
         # A published day may be after the end, if that was set to an earlier day since.
-        last = self.end or dt.date.max
+        last = min(self.end or dt.date.max, self._through or dt.date.max)
         reach = {
             day: (max(day - back, self.start), min(day + ahead, max(day, last))) for day in days if day >= self.start
         }

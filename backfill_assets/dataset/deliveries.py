@@ -17,8 +17,8 @@ from typing import Final
 from backfill_assets.core.days import ONE_DAY
 from backfill_assets.core.delivery import ARCHIVES, Deed, Delivery, DeliveryEntry, FileContent, Place
 from backfill_assets.core.errors import SourceError
-from backfill_assets.dataset.definition import Dataset, Deduplicate
-from backfill_assets.dataset.reading import form_of, reading_of
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.reading import Deduplicate, form_of, reading_of
 from backfill_assets.dataset.sources import OrderBy
 
 _OUT: Final = frozenset({Deed.withdrawn, Deed.purged})

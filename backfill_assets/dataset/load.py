@@ -64,18 +64,22 @@ def linked(datasets: Mapping[str, LoadedDataset]) -> tuple[dict[str, LoadedDatas
 
 
 def _beside_each_other(datasets: Mapping[str, LoadedDataset]) -> dict[str, LoadedDataset]:
-    """The datasets, each of which knows when its upstreams begin, and how far its release group looks ahead."""
+    """The datasets, each of which knows when its upstreams begin, and how long its release group waits."""
     definitions = {name: loaded.dataset for name, loaded in datasets.items()}
     reach: dict[str, int] = {}
     for name in upstream_first(definitions, upstreams_of(definitions)):
         # A draft is built from what is live, which its own group does not have.
         one = definitions[name]
-        reach[name] = max([one.lookahead_days, *(reach[above] for above in one.upstream)])
-    lags = {name: max(map(reach.__getitem__, group)) for group in groups_apart(definitions) for name in group}
+        reach[name] = max([one.waiting_days, *(reach[above] for above in one.upstream)])
+    groups = {name: group for group in groups_apart(definitions) for name in group}
+    lags = {name: max(map(reach.__getitem__, group)) for name, group in groups.items()}
+    times = {name: max(definitions[member].live.at for member in group) for name, group in groups.items()}
     return {
         name: replace(
             loaded,
-            dataset=loaded.dataset.linked({n: definitions[n].start for n in loaded.dataset.upstream}, lags[name]),
+            dataset=loaded.dataset.linked(
+                {n: definitions[n].start for n in loaded.dataset.upstream}, lags[name], times[name]
+            ),
         )
         for name, loaded in datasets.items()
     }
@@ -114,6 +118,12 @@ def _problems(loaded: LoadedDataset, datasets: Mapping[str, LoadedDataset]) -> I
 
 def _upstream_problems(loaded: LoadedDataset, upstream: Dataset) -> Iterator[FileProblem]:
     name = upstream.name
+    if upstream.provisional is not None:
+        text = (
+            f"upstream {name} publishes provisional days, and no mark goes on to what is built from them; build from its source, "
+            f"or drop provisional in {name}"
+        )
+        yield _problem(loaded, f"upstream.{name}", text)
     if upstream.is_draft and not loaded.dataset.is_draft:
         text = f"upstream {name} is a draft, which no live run builds; write state: draft here, too, or drop it there"
         yield _problem(loaded, f"upstream.{name}", text)

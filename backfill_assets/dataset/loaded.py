@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -180,6 +180,11 @@ class LoadedDataset:
         """The dataset's name, which is also the folder's."""
         return self.dataset.name
 
+    def seen_at(self, now: dt.datetime) -> LoadedDataset:
+        """The same, with a dataset as it is seen at an aware moment."""
+        dataset = self.dataset.seen_at(now)
+        return self if dataset is self.dataset else replace(self, dataset=dataset)
+
     @property
     def staging_model(self) -> Model:
         """The staging model of a dataset that has a source.
@@ -198,6 +203,17 @@ class Catalog:
 
     datasets: Mapping[str, LoadedDataset]
     problems: tuple[FileProblem, ...] = ()
+
+    def seen_at(self, now: Callable[[], dt.datetime]) -> Mapping[str, LoadedDataset]:
+        """The usable datasets as they are seen now; only windows that may await days depend on the moment, which is aware."""
+        if not self._has_provisional:
+            return self.datasets
+        moment = now()
+        return {name: loaded.seen_at(moment) for name, loaded in self.datasets.items()}
+
+    @cached_property
+    def _has_provisional(self) -> bool:
+        return any(loaded.dataset.provisional is not None for loaded in self.datasets.values())
 
     def dataset(self, name: str) -> LoadedDataset:
         """The dataset of that name.

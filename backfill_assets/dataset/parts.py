@@ -55,6 +55,8 @@ PART_OF: Final[Mapping[str, CodePart | None]] = {
     "chunk_days": None,
     "lookback_days": CodePart.contract,
     "lookahead_days": CodePart.contract,
+    # Only days that wait for others are judged by it, and these are stale when they no longer wait.
+    "provisional": None,
     "publication": None,
     "state": None,
     "late_data": None,

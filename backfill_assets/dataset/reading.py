@@ -1,10 +1,14 @@
-"""How a source is read, as a text that deliveries keep: what raw keeps of its files, and how its lines become rows."""
+"""How a source is read, as a text that deliveries keep: what raw keeps of its files, how lines become rows, which count."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
+from pydantic import Field
+
 from backfill_assets.core.canonical import digest
+from backfill_assets.core.fields import Part
 from backfill_assets.dataset.sources import NamedBy, Source, Undeclared
 
 _ELSEWHERE: Final = {"path", "late_days", "on_missing", "order_by", "removed_after_landing", "extract"}
@@ -53,3 +57,21 @@ def _with_header(source: Source, name: str, what: str) -> object:
     """What identifies a column, and its header if it is read from one with another name."""
     own = source.columns[name].from_
     return what if own is None else [own.lower(), what]
+
+
+class Deduplicate(StrEnum):
+    """Which rows staging keeps if several deliveries of a day contain the same key."""
+
+    latest_delivery = "latest_delivery"
+    latest_file = "latest_file"
+    none = "none"
+
+
+class Staging(Part):
+    """How deliveries become staged rows."""
+
+    deduplicate: Deduplicate = Field(
+        default=Deduplicate.latest_delivery,
+        description="latest_delivery keeps for each key only the rows of its newest delivery, latest_file for each delivery day "
+        "only its newest file, with all its rows; with none, deliveries add up.",
+    )

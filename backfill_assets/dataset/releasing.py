@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from backfill_assets.core.fields import Duration, Part
+from backfill_assets.core.fields import Duration, Name, Part
 
 
 class Publication(StrEnum):
@@ -30,6 +30,14 @@ class AuditTrail(StrEnum):
 
     columns = "columns"
     ledger = "ledger"
+
+
+class Provisional(Part):
+    """Days are published before the days that they look ahead to have landed, marked, and finalized when these have."""
+
+    may_change: Annotated[tuple[Name, ...], Field(min_length=1)] = Field(
+        description="The columns that finalizing a day may change. All others have to stay as they were published.",
+    )
 
 
 class CatchUpOrder(StrEnum):

@@ -14,12 +14,14 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.release import DataFile, Manifest, ReleaseKind, ReleaseState, layout_digest
 from backfill_assets.core.unit import ReleaseRecord, Unit
 from backfill_assets.dataset.checks import checks_of
+from backfill_assets.dataset.consistency import IS_PROVISIONAL
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.reading import HeldDay
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.inputs import (
     Deliveries,
+    awaited_in,
     by_delivery_day,
     deliveries_of,
     fact_inputs,
@@ -266,7 +268,7 @@ class CurrentBasis(OnWarehouse):
         """What the fact of each day would be built from now, in one read."""
         found = self.datasets[dataset].dataset
         known = self._known(dataset, found.fact_delivery_days(tuple(sorted(days))))
-        references, over = self._references(dataset, days), found.newest_over(self.clock.now())
+        references, over = self._references(dataset, days), found.newest_settled(self.clock.now())
         return {
             day: Behind(
                 fact_inputs(found, day, known, references[day], over), origins(found, day, known, over), references[day],
@@ -315,6 +317,13 @@ class CurrentBasis(OnWarehouse):
         contents = self._known_contents(dataset, built)
         known = {day: one.upstream for day, one in contents.items() if one.upstream != UNKNOWN_ORIGIN}
         return frozenset(day for day, upstream in known.items() if upstream != built[day])
+
+    def provisional(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, frozenset[str]]:
+        """The days that are published as provisional, with the names of those that they awaited when they were built."""
+        if IS_PROVISIONAL not in self.tables[dataset].types():
+            return {}
+        contents = self._published.supposed_contents(dataset, days)
+        return {day: names for day, one in contents.items() if (names := awaited_in(one.deliveries or ()))}
 
     def _known_contents(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, Content]:
         active = self.tables[dataset].active(days)
@@ -371,7 +380,7 @@ class CurrentBasis(OnWarehouse):
             references = plain_fingerprints(loaded, self.layout)
             return {day: staged_inputs(dataset, day, known, references) for day in wanted}
         behind = self._references(name, wanted)
-        over = dataset.newest_over(self.clock.now())
+        over = dataset.newest_settled(self.clock.now())
         return {day: fact_inputs(dataset, day, known, behind[day], over) for day in wanted}
 
     def _references(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, Mapping[str, str]]:

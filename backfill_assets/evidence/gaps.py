@@ -133,7 +133,9 @@ class Gaps(OnWarehouse):
         there = self._there(name, wanted)
         found = {}
         for day in days:
-            if absent := [d for d in dataset.with_window((day,)) if dataset.due(d) not in there]:
+            # A provisional day is built without those that it looks ahead to.
+            needed = [d for d in dataset.with_window((day,)) if d <= day or dataset.provisional is None]
+            if absent := [d for d in needed if dataset.due(d) not in there]:
                 looks = "looks back at" if absent[-1] < day else "looks ahead to"
                 found[day] = f"{name} has no delivery{'' if day in absent else f' for {absent[-1]}, which it {looks}'}"
         return found

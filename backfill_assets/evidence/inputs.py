@@ -18,6 +18,7 @@ from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force, place_of
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.delta.opening import DeltaError, is_table
 from backfill_assets.delta.reading import held_by_day
 from backfill_assets.evidence.versions import fingerprints_of_days
@@ -74,14 +75,28 @@ def fact_inputs(
     dataset: Dataset, day: dt.date, deliveries: Deliveries, references: Mapping[str, str], over: dt.date
 ) -> str:
     """Digest of the inputs of one day of the fact: the staged inputs of all days of its window, and those that it awaits."""
-    staged = [staged_inputs(dataset, d, deliveries, references) for d in dataset.with_window((day,))]
-    waits = awaited(dataset, day, over)
+    waits = awaited(dataset, day, deliveries, over)
+    # A provisional day changes when an awaited one lands, not when that is over.
+    left_out = waits if dataset.provisional is not None else ()
+    window = (d for d in dataset.with_window((day,)) if d not in left_out)
+    staged = [staged_inputs(dataset, d, deliveries, references) for d in window]
     return digest([*staged, list(waits)] if waits else staged)
 
 
-def awaited(dataset: Dataset, day: dt.date, over: dt.date) -> tuple[dt.date, ...]:
-    """The days that a day looks ahead to and that are not over yet; `over` is the newest day that is."""
-    return tuple(d for d in dataset.with_window((day,)) if d > max(day, over)) if dataset.lookahead_days else ()
+def awaited(dataset: Dataset, day: dt.date, deliveries: Deliveries, over: dt.date) -> tuple[dt.date, ...]:
+    """The days that a day looks ahead to and that are not over yet; `over` is the newest day that is (`newest_settled`).
+
+    If days are published before these, also those that are over and have not landed: until then a day stays provisional.
+    """
+    ahead = dataset.days_ahead(day)
+    if dataset.provisional is None or dataset.feed.on_missing is OnMissing.pass_:
+        return tuple(d for d in ahead if d > over)
+    return tuple(d for d in ahead if d > over or not any(one.rows for one in deliveries.get(d, ())))
+
+
+def awaited_in(origins: Collection[str]) -> frozenset[str]:
+    """The names of the days that a day with these origins awaits: where there are any, it is provisional."""
+    return frozenset(name for name in origins if name.startswith(_AWAITED))
 
 
 def origin(delivery: Delivery) -> str:
@@ -105,11 +120,11 @@ def origins(dataset: Dataset, day: dt.date, deliveries: Deliveries, over: dt.dat
     They show what came or went later, without comparing times.
     """
     known = dict.fromkeys(origin(d) for d in _behind(dataset, day, deliveries))
-    return (*known, *_awaited_names(dataset, day, over))
+    return (*known, *_awaited_names(dataset, day, deliveries, over))
 
 
-def _awaited_names(dataset: Dataset, day: dt.date, over: dt.date) -> tuple[str, ...]:
-    return tuple(f"{_AWAITED}{d}" for d in awaited(dataset, day, over))
+def _awaited_names(dataset: Dataset, day: dt.date, deliveries: Deliveries, over: dt.date) -> tuple[str, ...]:
+    return tuple(f"{_AWAITED}{d}" for d in awaited(dataset, day, deliveries, over))
 
 
 def _behind(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[Delivery, ...]:
@@ -119,7 +134,7 @@ def _behind(dataset: Dataset, day: dt.date, deliveries: Deliveries) -> tuple[Del
 def names_ever(dataset: Dataset, day: dt.date, deliveries: Deliveries, over: dt.date) -> tuple[frozenset[str], ...]:
     """All names that each of `origins` ever had, in their order."""
     ever = {origin(d): origins_ever(d) for d in _behind(dataset, day, deliveries)}
-    return (*ever.values(), *(frozenset({name}) for name in _awaited_names(dataset, day, over)))
+    return (*ever.values(), *(frozenset({name}) for name in _awaited_names(dataset, day, deliveries, over)))
 
 
 def lost_days(deliveries: Iterable[Delivery], rows: Mapping[dt.date, int]) -> frozenset[dt.date]:
@@ -184,7 +199,7 @@ def source_state(
         delivered_at=max((d.delivered_at for d in own), default=None),
         rows_read=sum(d.rows for d in read),
         faulty_beside=tuple(one for one in beside if not one.rows or one.bad_rows),
-        awaited=awaited(dataset, day, over),
+        awaited=awaited(dataset, day, deliveries, over),
         identical=_identical({*behind, *stale}),
         gone=tuple(d.path for d in behind if place_of(d) in gone),
     )

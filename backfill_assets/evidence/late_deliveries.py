@@ -40,6 +40,7 @@ class LateDay:
     claim or hold ends.
     `waits_for` says what keeps a live run from working on the day: a claim of an open unit, or a hold, in any dataset
     of its release group; empty if nothing does. The unit of an earlier live run of the day does not: it is resumed.
+    `unjudged` says that all has landed, and the live run that has claimed the day did not come to check it.
     """
 
     dataset: str
@@ -48,6 +49,7 @@ class LateDay:
     deliveries: str
     waits_for: str = ""
     gap: bool = False
+    unjudged: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,15 @@ class LateDeliveries(OnWarehouse):
         # A published day is stale if a reference changes, not late.
         waits, prints = self._waits(name, days), self._references(loaded, tuple(d for d in days if d not in shown))
         judged = self._judged(dataset, [d for d in gaps - shown if not waits.get(d) and not files[d]], known, prints)
+        landed_late = [d for d in late & shown if not waits.get(d) and not files[d]]
+        unjudged = self.ledger.claims(name, landed_late).keys() - self._judged(dataset, landed_late, known, {})
         over = self.ledger.units(name, _OVER) if days else ()
+        settled = dataset.newest_settled(self.clock.now())
         return tuple(
             LateDay(
-                name, d, tuple(f.path for f in files[d]), _digest(dataset, d, (known, new), active.get(d, ()), over, prints.get(d)),
-                waits.get(d, ""), d not in shown,
+                name, d, tuple(f.path for f in files[d]),
+                _digest(dataset, d, (known, new), active.get(d, ()), over, prints.get(d), _ahead(dataset, d, settled)),
+                waits.get(d, ""), d not in shown, d in unjudged,
             )
             for d in days if d not in judged
         )  # fmt: skip
@@ -114,11 +120,11 @@ class LateDeliveries(OnWarehouse):
     def _judged(
         self, dataset: Dataset, gaps: Collection[dt.date], known: Deliveries, references: _Prints
     ) -> set[dt.date]:
-        """The gaps that a live run has built and checked from exactly these deliveries: another run changes nothing.
+        """The days that a live run has built and checked from exactly these deliveries: another run changes nothing.
 
         Unless a reference has changed since: the version of a day may come after its rows.
         """
-        judged, over = set(), dataset.newest_over(self.clock.now())
+        judged, over = set(), dataset.newest_settled(self.clock.now())
         for day, unit in self.ledger.claims(dataset.name, gaps).items():
             found = self.ledger.evidence(unit, dataset.name, [day]).get((dataset.name, day))
             live = self.ledger.unit(unit).live
@@ -205,7 +211,7 @@ class LateDeliveries(OnWarehouse):
         """
         contents = self.ledger.contents(dataset.name, {day: layout_digest(active.get(day, ())) for day in days})
         built = {day: found.deliveries for day, found in contents.items() if found.deliveries is not None}
-        over = dataset.newest_over(self.clock.now())
+        over = dataset.newest_settled(self.clock.now())
         return {day for day, own in built.items() if origins(dataset, day, known, over) != own}
 
     def _waits(self, name: str, days: Days) -> Mapping[dt.date, str]:
@@ -256,6 +262,11 @@ def _is_gone(dataset: Dataset, day: dt.date, known: Deliveries) -> bool:
     return not dataset.lands_files and not any(known.get(own) for own in dataset.delivery_days((day,)))
 
 
+def _ahead(dataset: Dataset, day: dt.date, settled: dt.date) -> Days:
+    """The days that a day looks ahead to and that are not over: what a run produces also depends on them."""
+    return tuple(d for d in dataset.days_ahead(day) if d > settled)
+
+
 def _digest(
     dataset: Dataset,
     day: dt.date,
@@ -263,6 +274,7 @@ def _digest(
     published: Sequence[DataFile],
     over: Sequence[Unit],
     references: Mapping[str, str] | None,
+    ahead: Days,
 ) -> str:
     """Identifies the state that a run should produce: the files behind a day after the new ones have landed.
 
@@ -280,4 +292,5 @@ def _digest(
         if day in unit.targets.get(dataset.name, ())
         and not ((unit.live or unit.catches_up) and unit.state is UnitState.discarded)
     )
-    return digest([found, layout_digest(published), ended, *([dict(references)] if references else [])])[:16]
+    more = [*([dict(references)] if references else []), *([list(ahead)] if ahead else [])]
+    return digest([found, layout_digest(published), ended, *more])[:16]

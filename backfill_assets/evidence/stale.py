@@ -140,7 +140,9 @@ class Staleness(OnWarehouse):
             return StaleDays(name)
         filled = {day for day, files in table.active(days).items() if files}
         history = self._history(name, filled) if days is None else days
-        asked = frozenset(day for day in history if self._may_be_built(name, day))
+        dataset = self.datasets[name].dataset
+        last = dataset.end or dt.date.max
+        asked = frozenset(day for day in history if dataset.start <= day <= last)
         empty = dict.fromkeys((day for day in asked if day not in filled), _EMPTY)
         known = Contents(self.warehouse).supposed_contents(name, asked & filled)
         built = {**self.ledger.contents(name, empty), **known}
@@ -203,10 +205,6 @@ class Staleness(OnWarehouse):
     @property
     def _late(self) -> LateDeliveries:
         return LateDeliveries(self.warehouse, self.basis.fingerprints)
-
-    def _may_be_built(self, name: str, day: dt.date) -> bool:
-        dataset = self.datasets[name].dataset
-        return dataset.start <= day and (dataset.end is None or day <= dataset.end)
 
     def _by_code(self, name: str, built: Mapping[dt.date, Content], causes: _Causes) -> None:
         """The days that were built by code with another part."""

@@ -27,6 +27,7 @@ from backfill_assets.core.evidence import DayEvidence
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Attempt, AttemptState, Unit, UnitState, Work
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.orchestration.batch_pool import BatchPool, Slot
 from backfill_assets.orchestration.launches import Context
@@ -107,6 +108,14 @@ def in_batches(
                 pool.run(do, gate.wait(replace(batch, days=todo), pool), most)
 
 
+def apart(dataset: Dataset, days: Days, now: dt.datetime) -> tuple[Days, Days]:
+    """The days of one batch, and the others: a day that a provisional one awaits is built alone, so that none sees its rows."""
+    if dataset.provisional is None:
+        return days, ()
+    settled = tuple(day for day in days if day <= dataset.newest_settled(now)) or days[:1]
+    return settled, tuple(day for day in days if day not in settled)
+
+
 def build(context: dg.AssetExecutionContext, application: Application, unit: Unit, name: str, days: Days) -> Days:
     """Build and check the days without passing, current evidence in the unit, batch by batch; returns the built days.
 
@@ -142,6 +151,8 @@ def build(context: dg.AssetExecutionContext, application: Application, unit: Uni
                 most = 1 if application.dataset(name).has_own_window else gate.at_once
                 pool.wait(most)
                 batch, days = gate.cut(days)
+                batch, later = apart(application.dataset(name), batch, application.clock.now())
+                days = (*later, *days)
                 # Before the session, which would stay open while another launch is working.
                 attempt = gate.begin(unit, name, batch, pool)
                 if attempt is None:

@@ -2,7 +2,7 @@
 
 import datetime as dt
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
@@ -347,9 +347,9 @@ def _looked(application: Application) -> tuple[list[LateDay], list[str]]:
 
 
 def _unseen(instance: dg.DagsterInstance, days: Sequence[LateDay]) -> list[tuple[LateDay, int]]:
-    """The days to run, each with the number of runs for the same deliveries that failed before landing any.
+    """The days to run, each with the number of runs for the same deliveries that failed before any was checked.
 
-    A run that landed them is not repeated, whatever its checks found, until something else is delivered.
+    A run that checked them is not repeated, whatever it found, until something else is delivered.
     """
     # A live run that works on the day, or waits for it, may be the first run of a gap.
     under_way = live_days(instance) if any(day.gap for day in days) else frozenset()
@@ -363,9 +363,12 @@ def _unseen(instance: dg.DagsterInstance, days: Sequence[LateDay]) -> list[tuple
     return [
         (day, len(earlier))
         for day, earlier in zip(days, runs.values(), strict=True)
-        if not earlier
-        or (day.files and len(earlier) <= _AGAIN and all(run.status is dg.DagsterRunStatus.FAILURE for run in earlier))
+        if not earlier or ((day.files or day.unjudged) and len(earlier) <= _AGAIN and _all_failed(earlier))
     ]
+
+
+def _all_failed(runs: Iterable[dg.DagsterRun]) -> bool:
+    return all(run.status is dg.DagsterRunStatus.FAILURE for run in runs)
 
 
 def _name(late: LateDay) -> str:

@@ -22,7 +22,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.parts import code_parts
 from backfill_assets.evidence.basis import Behind, CurrentBasis
-from backfill_assets.evidence.inputs import by_delivery_day, source_state, week_before
+from backfill_assets.evidence.inputs import awaited_in, by_delivery_day, source_state, week_before
 from backfill_assets.evidence.readiness import Readiness
 from backfill_assets.evidence.relaunches import UpstreamPlaces, absent_before
 from backfill_assets.pipeline.build import Audit, build_shadow, built_alone
@@ -145,13 +145,14 @@ class Pipeline(Landing):
         """
         name, days = attempt.dataset, attempt.days
         loaded = self.datasets[name]
-        read = loaded.dataset.with_window(days) if loaded.staging is not None else ()
         outdated = self.outdated_readings(name, loaded.dataset.fact_delivery_days(days))
         if outdated or (loaded.dataset.has_own_window and self.days_to_land(name, days)):
             # A launch of the shadow alone: the other days of a window must have all their files, and be the same in every batch.
             self.land_what_is_there(spark, name, days, live=unit.live)
         for _ in range(_TRIES):
             files, given = self.basis.source_files(name, days), self.basis.reference_stamps(name)
+            window = self.datasets[name].dataset.with_window(days)
+            read = window if loaded.staging is not None else ()
             wanted = self.basis.staged_inputs(name, read)
             versions = {above: self.tables[above].version() for above in loaded.dataset.upstream}
             # Read before staging: a change meanwhile leaves stale evidence, never evidence that is too fresh.
@@ -161,13 +162,16 @@ class Pipeline(Landing):
             frames = self._frames(spark, unit, attempt)
             # Checked after the digest of the upstream: a rollback to other files in between makes the evidence stale.
             require_declared_columns(self.layout, frames.upstreams)
-            build_shadow(frames, Audit(self.clock.now(), unit.id, loaded.code_version))
+            provisional = frozenset(day for day, one in behind.items() if awaited_in(one.deliveries))
+            build_shadow(frames, Audit(self.clock.now(), unit.id, loaded.code_version, provisional))
             # File names never repeat: the same files before and after were not replaced in between.
             good = staged.keys() == set(read) and self._staged_by_this_code(name, read, wanted) == staged
             # A release that is rolled back meanwhile makes nothing stale, but its rows may have been read.
             moved = self._upstream_written(name, days, versions) or self.basis.upstream(name, days, unit) != upstream
             # What went and came back may be missing in what was read in between: rows of a source table, a reference file.
             still = self.basis.source_files(name, days) == files and self.basis.reference_stamps(name) == given
+            # At `live.at` a window may grow, and what was built has no row of the new day.
+            still = still and self.datasets[name].dataset.with_window(days) == window
             if good and not moved and still:
                 break
         else:
@@ -300,20 +304,22 @@ class Pipeline(Landing):
         question = Question(frames, attempt.number, sides, contract, came, went)
         with row_differences(question) as rows:
             moved = self.basis.upstream_moved(name, {day: pending[day].basis.upstream for day in question.replaced})
+            waited = self.basis.provisional(name, question.replaced)
             evidence = []
             for day in days:
                 side, counts = sides[day], rows.counts.get(day)
                 measured = DayMeasurement(day, side.shadow, side.published, side.staging, source[day], upstreams[day])
-                compared = _with(around, day, Compared(counts, schema, golden[day], (), day in moved, (), alone))
+                final = bool(waited.get(day, frozenset()) - awaited_in(pending[day].deliveries))
+                alike = Compared(counts, schema, golden[day], (), day in moved, (), alone, final)
+                compared = replace(_with(around, day, alike), corrected=bool(came.get(day) or went.get(day)))
                 published = layout_digest(active.get(day, ()))
                 basis = replace(pending[day].basis, published=published, contract=contract.hash)
                 verdicts = judge(loaded.dataset, measured, contract, compared)
                 judged = replace(pending[day], basis=basis, measured=measured, verdicts=verdicts)
                 evidence.append(replace(judged, compared=compared))
             samples = rows.sample(columns_behind(loaded.dataset, contract, evidence))
-        if len(staged) < len(own) or self._staged_by_this_code(name, own) != staged:
-            return ()
-        if self.basis.reference_stamps(name) != given:
+        other_staged = len(staged) < len(own) or self._staged_by_this_code(name, own) != staged
+        if other_staged or self.basis.reference_stamps(name) != given:
             return ()
         if failed := failed_days(evidence):
             samples |= golden_samples(frames, failed)
@@ -354,7 +360,7 @@ class Pipeline(Landing):
         deliveries, gone = by_delivery_day(force), gone_from_sources(self.layout, files)
         staged = self.ledger.staged(name, dataset.with_window(days))
         rows = rows_in_staging(loaded, self.layout, staged.values()) if dataset.is_monthly else {}
-        over = dataset.newest_over(self.clock.now())
+        over = dataset.newest_settled(self.clock.now())
         found = {day: source_state(dataset, day, deliveries, staged, over, gone, rows) for day in days}
         if any(one.identical for one in found.values()) and aggregates_deliveries(spark, loaded):
             return {day: replace(one, aggregated=True) for day, one in found.items()}

@@ -14,6 +14,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import ModelError
 from backfill_assets.core.measured import Alone
+from backfill_assets.dataset.consistency import IS_PROVISIONAL
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.evidence.basis import UpstreamDays
 from backfill_assets.pipeline.compare import Pair, counts_of, differing, tallies_of
@@ -27,11 +28,12 @@ from backfill_assets.pipeline.types import declared_type
 
 @dataclass(frozen=True)
 class Audit:
-    """The audit columns of every row of a shadow; the time is aware."""
+    """The audit columns of every row of a shadow; the time is aware. Rows of `provisional` days wait for later ones."""
 
     recalculated_at: dt.datetime
     unit: str
     code_version: str
+    provisional: frozenset[dt.date] = frozenset()
 
 
 def build_shadow(frames: Frames, audit: Audit) -> None:
@@ -118,6 +120,7 @@ def _audited(rows: DataFrame, loaded: LoadedDataset, days: Collection[dt.date], 
         "recalculated_at": F.lit(audit.recalculated_at).cast("timestamp"),
         "unit": F.lit(audit.unit),
         "code_version": F.lit(audit.code_version),
+        IS_PROVISIONAL: is_true(in_days(partition, audit.provisional)),
     }
     audit_columns = {name: added[name] for name in loaded.dataset.audit_columns}
     columns = {**{name: F.col(name) for name in loaded.dataset.columns}, partition: own_day, **audit_columns}

@@ -15,7 +15,8 @@ from backfill_assets.core.fields import format_percent
 from backfill_assets.core.measured import ROW_COUNT, Compared, DayMeasurement, Figures
 from backfill_assets.core.text import format_duration, number_of
 from backfill_assets.dataset.checks import Check, CheckKind, band_of, checks_of, measure_of
-from backfill_assets.dataset.definition import Dataset, Deduplicate
+from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.reading import Deduplicate
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.pipeline.judge_rows import (
     FIRST_ROWS,
@@ -27,6 +28,7 @@ from backfill_assets.pipeline.judge_rows import (
     judge_nulls,
     judge_rows,
     judge_schema,
+    promises_of,
 )
 from backfill_assets.pipeline.seams import judge_seams
 
@@ -38,7 +40,7 @@ def judge(dataset: Dataset, measured: DayMeasurement, contract: Contract, compar
 
     A change that the contract promises always blocks; other failures have the dataset's severity, but see `_in_force`.
     """
-    verdicts, promises = [], Promises(dataset, measured.day, contract)
+    verdicts, promises = [], promises_of(dataset, measured.day, contract, compared)
     for declared in checks_of(dataset):
         check = _in_force(declared, promises, compared)
         f = _outcome(check, measured, promises, compared)
@@ -94,7 +96,7 @@ def _outcome(check: Check, m: DayMeasurement, promises: Promises, compared: Comp
         case CheckKind.alone:
             return judge_alone(compared.alone)
         case CheckKind.change:
-            return _change(check.subject, dataset, m, contract, compared)
+            return _change(check.subject, m, promises, compared)
         case CheckKind.schema:
             return judge_schema(dataset, compared.schema)
         case CheckKind.keys:
@@ -154,7 +156,8 @@ def _source_present(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     absent = [one.day for one in source.faulty_beside if not one.rows and one.day not in source.awaited]
     beside = [f"none for {_beside(absent, m.day)}"] if absent else []
     beside += [f"none yet for {_beside(source.awaited, m.day)}"] if source.awaited else []
-    complete = (may_be_empty or not absent) and not source.awaited
+    provisional = dataset.provisional is not None
+    complete = (may_be_empty or not absent) and (provisional or not source.awaited)
     tolerated = complete and may_be_empty and not may_come
     found = f"{source.deliveries} deliveries{'' if source.rows else ' without a row'}" if source.deliveries else "none"
     notes = []
@@ -162,7 +165,9 @@ def _source_present(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
         found = ", ".join((found, *beside))
     else:
         notes = [*_without_rows(dataset, m, passes=tolerated), *beside]
-    if source.awaited:
+    if source.awaited and provisional:
+        notes.append(f"the day is provisional until {format_days(source.awaited, most=3)} is over and has landed")
+    elif source.awaited:
         notes.append(f"launch the day again when {format_days(source.awaited, most=3)} is over")
     notes += [_source_gone(source.gone)] if source.gone else []
     passed = complete if source.rows else tolerated
@@ -258,10 +263,13 @@ def _freshness(dataset: Dataset, m: DayMeasurement) -> CheckOutcome:
     return CheckOutcome(delay <= limit, expected, f"{hours:.1f} h after it", format_duration(limit))
 
 
-def _change(metric: str, dataset: Dataset, m: DayMeasurement, contract: Contract, compared: Compared) -> CheckOutcome:
-    in_force = band_of(metric, dataset, m.day, contract)
+def _change(metric: str, m: DayMeasurement, promises: Promises, compared: Compared) -> CheckOutcome:
+    dataset = promises.dataset
+    in_force = band_of(metric, dataset, m.day, promises.contract)
     band, promised = in_force.change, in_force.promised
     origin = "the launch's contract" if promised else "the dataset's tolerance"
+    if promises.finalizing.expected(metric, m.day) is not None:
+        origin = "the published day is provisional, and finalizing it may change this (provisional.may_change)"
     found = _figure(m.shadow.metrics.get(metric))
     if not m.published.rows and not m.shadow.rows:
         # A share of nothing is nothing: a day without rows keeps any promise.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
 from typing import Final
@@ -13,7 +13,7 @@ from backfill_assets.campaign.validation import METRIC_CHANGE, ROW_CHANGE
 from backfill_assets.core.canonical import digest
 from backfill_assets.core.days import format_days
 from backfill_assets.core.evidence import CheckOutcome
-from backfill_assets.core.expected_change import ADDED, ANY, KEY_CHANGES, REMOVED, UNCHANGED, Change, Contract
+from backfill_assets.core.expected_change import ADDED, ANY, KEY_CHANGES, REMOVED, UNCHANGED, Change, Clause, Contract
 from backfill_assets.core.fields import format_percent
 from backfill_assets.core.measured import Alone, Compared, DayMeasurement, RowCounts, SchemaChange
 from backfill_assets.core.text import number_of
@@ -72,11 +72,20 @@ def schema_change(dataset: Dataset, published: Mapping[str, str]) -> SchemaChang
 
 @dataclass(frozen=True)
 class Promises:
-    """What a launch's contract and the dataset itself promise about the rows of one day."""
+    """What a launch's contract and the dataset itself promise about one day and its rows.
+
+    `finalizing` is what the dataset promises of a day that is published as provisional, where the `launch` says nothing.
+    """
 
     dataset: Dataset
     day: dt.date
-    contract: Contract
+    launch: Contract
+    finalizing: Contract = field(default_factory=Contract)
+
+    @cached_property
+    def contract(self) -> Contract:
+        """All that is promised: the launch comes first."""
+        return Contract((*self.launch.clauses, *self.finalizing.clauses))
 
     @cached_property
     def columns(self) -> Mapping[str, Change]:
@@ -110,6 +119,26 @@ class Promises:
         promised = (m for m in metric_names(self.dataset) if self.contract.expected(m, self.day) is not None)
         mentioned = {*self.columns, *(measure_of(m, self.dataset) for m in promised)}
         return {c: n for c, n in rows.columns.items() if n and c not in mentioned}
+
+
+def promises_of(dataset: Dataset, day: dt.date, launch: Contract, compared: Compared | None) -> Promises:
+    """What applies on a day: a launch's contract, and after it what finalizing may change, if the published day is provisional.
+
+    Then columns that `may_change` move freely, with their metrics, and all others stay; unless deliveries of the day itself came or
+    went, which are judged like any late delivery.
+    """
+    asked = dataset.provisional
+    if asked is None or compared is None or not compared.finalizes:
+        return Promises(dataset, day, launch)
+    # Not the row count, which is of no column.
+    metrics = {metric: measure_of(metric, dataset) for metric in metric_names(dataset)[1:]}
+    named = {m for metric, m in metrics.items() if launch.expected(metric, day) is not None}
+    named |= launch.expected_rows(day).keys()
+    free = {metric: ANY for metric, m in metrics.items() if m in asked.may_change and m not in named}
+    others = () if compared.corrected else dataset.compared
+    rows = dict.fromkeys(others, UNCHANGED) | dict.fromkeys(asked.may_change, ANY)
+    promised = Clause((day,), free, rows={name: change for name, change in rows.items() if name not in named})
+    return Promises(dataset, day, launch, Contract((promised,)))
 
 
 def judge_rows(m: DayMeasurement, promises: Promises, rows: RowCounts | None) -> CheckOutcome:
@@ -255,10 +284,19 @@ def _remedy(bad: Mapping[str, int], promises: Promises) -> str:
     if not bad:
         return ""
     name = next(iter(bad))
+    asked, finalizing = promises.dataset.provisional, promises.finalizing.expected_rows(promises.day)
+    if asked is not None and finalizing.get(name) == UNCHANGED:
+        free = f"finalizing it may change only {', '.join(asked.may_change)} (provisional.may_change)"
+        return f"the published day is provisional, and {free}; {_promised(name)}"
     column, measure = f"{{{name}: …}}", promises.dataset.measures.get(name)
     if measure is None or not measure.sum or name in promises.contract.expected_rows(promises.day):
-        return f"if it is meant, promise it: rows: {column} in the expected change, or {ROW_CHANGE}: {column} in a specification"
+        return _promised(name)
     return (
         f"if it is meant, promise it in the expected change: metrics: {column}, or rows: {column} if only rows may change and "
         f"their sum must not; in a specification: {METRIC_CHANGE} or {ROW_CHANGE}"
     )
+
+
+def _promised(name: str) -> str:
+    column = f"{{{name}: …}}"
+    return f"if it is meant, promise it: rows: {column} in the expected change, or {ROW_CHANGE}: {column} in a specification"

@@ -20,7 +20,7 @@ from backfill_assets.core.measured import Value
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.evidence.raw_contents import DELIVERY_DAY
 from backfill_assets.pipeline.frames import Frames
-from backfill_assets.pipeline.judge_rows import Promises
+from backfill_assets.pipeline.judge_rows import promises_of
 from backfill_assets.pipeline.matches import is_ambiguous, is_unmatched, with_matches
 from backfill_assets.pipeline.measure import is_failing
 from backfill_assets.pipeline.parse import CORRUPT
@@ -61,7 +61,7 @@ def columns_behind(dataset: Dataset, contract: Contract, evidence: Iterable[DayE
         rows = one.compared.rows if one.compared else None
         if rows is None:
             continue
-        promises = Promises(dataset, one.day, contract)
+        promises = promises_of(dataset, one.day, contract, one.compared)
         bad = {"change_rows": promises.broken(rows), "change_columns": promises.unnamed(rows)}
         for check in (v.check for v in one.verdicts if not v.passed and v.check in bad):
             for column in bad[check]:

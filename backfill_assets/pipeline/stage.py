@@ -17,8 +17,9 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import ModelError, SourceError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.unit import StagedDay
-from backfill_assets.dataset.definition import Dataset, Deduplicate
+from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.reading import Deduplicate
 from backfill_assets.delta.opening import is_table, table_at, tables_in
 from backfill_assets.delta.reading import digests_by_day, rows_by_day
 from backfill_assets.delta.shadows import kept

@@ -41,7 +41,7 @@ SANDBOX: Final = "sandbox"
 
 
 def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout: Layout) -> None:
-    """Create or replace the view of every dataset with a published table; a view has only the business columns.
+    """Create or replace the view of every dataset with a published table; a view has the business columns, and `is_provisional`.
 
     A declared column that the table does not have yet appears with the first release that adds it. The view `data_releases`
     lists every release.
@@ -58,7 +58,7 @@ def ensure_views(spark: SparkSession, datasets: Iterable[LoadedDataset], layout:
         except (LayoutError, StorageError):
             continue  # an adopted table that is out of reach must not stop the others
         there = read_table(spark, path).columns
-        columns = ", ".join(quoted(name) for name in loaded.dataset.columns if name in there)
+        columns = ", ".join(quoted(name) for name in loaded.dataset.shown(there) if name in there)
         _ensure(spark, loaded.name, f"SELECT {columns} FROM delta.{quoted(path.for_spark)}")
     _ensure_sandboxes(spark, layout)
 
@@ -110,12 +110,18 @@ class SparkPreviews(OnSpark):
         self.layout.preview_note(dataset).write(unit)
         with self.opened("previews") as spark:
             others = f"NOT ({days_condition(partition, days)})"
-            parts = [_selected(spark, loaded, home, others)] if is_table(home) else []
-            parts += [
-                _selected(spark, loaded, self.layout.shadow_path(dataset, folder), days_condition(partition, own))
+            places = {home: others} if is_table(home) else {}
+            places |= {
+                self.layout.shadow_path(dataset, folder): days_condition(partition, own)
                 for folder, own in sorted(shadows.items())
-            ]
-            query = " UNION ALL ".join(parts) or f"SELECT {_columns(loaded, ())} WHERE false"
+            }
+            there = {place: read_table(spark, place).columns for place in places}
+            shown = loaded.dataset.shown(there.get(home, ()))
+            parts = (
+                f"SELECT {_columns(shown, columns)} FROM delta.{quoted(place.for_spark)} WHERE {places[place]}"
+                for place, columns in there.items()
+            )
+            query = " UNION ALL ".join(parts) or f"SELECT {_columns(shown, ())} WHERE false"
             about = literal(f"as it will be once unit {unit} is released")
             spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(PREVIEW)}")
             spark.sql(f"CREATE OR REPLACE VIEW {name} COMMENT {about} AS " + query)
@@ -137,16 +143,16 @@ class SparkPreviews(OnSpark):
             self.layout.preview_note(name).remove()
 
 
-def _selected(spark: SparkSession, loaded: LoadedDataset, path: Location, condition: str) -> str:
-    columns = _columns(loaded, read_table(spark, path).columns)
-    return f"SELECT {columns} FROM delta.{quoted(path.for_spark)} WHERE {condition}"
+def _as_shown(frame: DataFrame, loaded: LoadedDataset) -> DataFrame:
+    whole, shown = with_declared_columns(frame, loaded.dataset), loaded.dataset.shown(frame.columns)
+    return whole.select(*(name for name in shown if name in whole.columns))
 
 
-def _columns(loaded: LoadedDataset, there: Sequence[str]) -> str:
-    """Every declared column; columns missing in a table are null, as readers will see them."""
+def _columns(shown: Mapping[str, str], there: Sequence[str]) -> str:
+    """Every shown column; columns missing in a table are null, as readers will see them."""
     return ", ".join(
-        quoted(name) if name in there else f"CAST(NULL AS {spark_type(column.type).simpleString()}) AS {quoted(name)}"
-        for name, column in loaded.dataset.columns.items()
+        quoted(name) if name in there else f"CAST(NULL AS {spark_type(kind).simpleString()}) AS {quoted(name)}"
+        for name, kind in shown.items()
     )
 
 
@@ -169,8 +175,7 @@ class SparkSandboxes(OnSpark):
         (place / ORIGIN).write(about)
         with self.opened(f"sandbox {name}") as spark:
             rows = read_days(spark, self.layout.published_path(dataset), partition, days, version)
-            business = with_declared_columns(rows, loaded.dataset).select(*loaded.dataset.columns)
-            business.write.format("delta").partitionBy(partition).mode("error").save(place.for_spark)
+            _as_shown(rows, loaded).write.format("delta").partitionBy(partition).mode("error").save(place.for_spark)
             _ensure_sandboxes(spark, self.layout)
             return read_table(spark, place).count()
 
@@ -218,7 +223,7 @@ class SparkConsumers(OnSpark):
         loaded, path = self.datasets[name], self.layout.published_path(name)
         dataset = loaded.dataset
         table = spark.read.format("delta").option("versionAsOf", version).load(path.for_spark)
-        known = with_declared_columns(table, dataset).select(*dataset.columns)
+        known = _as_shown(table, loaded)
         known.where(F.col(dataset.partition_column) <= F.lit(through)).createOrReplaceTempView(name)
         figures = {}
         for consumer, query in dataset.consumers.items():

@@ -290,7 +290,7 @@ class HistoryDiffs(OnWarehouse):
             days = asked or subjects.of_dataset(name).days
         except ProofError as error:
             return DatasetDiff(name, problem=str(error))
-        scratch, engine = f"{SHADOW}/{self.ids.new('d')}", self.histories(catalog.datasets)
+        scratch, engine = f"{SHADOW}/{self.ids.new('d')}", self.histories(catalog.seen_at(self.clock.now))
         try:
             sampled = subjects.sampled(RecomputedDays(name, days))
             engine.recompute(sampled, f"{scratch}/1", _CONFIGURED)

@@ -29,6 +29,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
 from backfill_assets.evidence.basis import effective
 from backfill_assets.ledger.open import Ledger
+from backfill_assets.pipeline.judge_rows import promises_of
 
 MOST_POINTS: Final = 2_500
 """With more days, a chart shows weekly means."""
@@ -178,7 +179,8 @@ def _points(
         measured = one.measured
         old = measured.published.metrics.get(metric) if measured.published.rows else None
         new = measured.shadow.metrics.get(metric)
-        band = band_of(metric, dataset, day, contract).change.edges(old)
+        promised = promises_of(dataset, day, contract, one.compared).contract
+        band = band_of(metric, dataset, day, promised).change.edges(old)
         source = measured.staging.metrics.get(metric) if dataset.source else measured.upstream.totals.get(metric)
         passed = next((v.passed for v in one.verdicts if v.check == CHANGE + metric), None)
         low, high = band or (None, None)

@@ -72,6 +72,46 @@ def test_a_day_is_final_when_the_day_that_it_looks_ahead_to_has_landed_and_stale
     assert published_fees(kit)[D2] == Decimal("32.00")
 
 
+def published_rows(kit: Kit) -> dict[object, object]:
+    """The fee and the mark of each published day."""
+    table = kit.table(path_of(kit.layout.published_path("trips")))
+    return {day: (fee, mark) for day, fee, mark in values(table, "day", "fee", "is_provisional")}  # type: ignore[misc]
+
+
+def test_a_provisional_day_is_marked_until_the_next_one_has_landed_and_only_what_may_change_changes(kit: Kit) -> None:
+    kit.dataset(fact=AHEAD, lookahead_days=1, provisional={"may_change": ["fee"]})
+    application = Application(kit.settings)
+    for day, fee in ((D1, 1), (D2, 2)):
+        deliver(kit, day, fee)
+    publish(application, kit.spark, "trips", (D1, D2))
+    assert published_rows(kit) == {D1: (Decimal("3.00"), False), D2: (Decimal("2.00"), True)}
+    assert application.basis.provisional("trips", (D1, D2)) == {D2}
+    assert application.staleness.of("trips", look=True).days == ()
+    assert application.late_deliveries.of("trips") == ()
+    deliver(kit, D3, 3)
+    assert [late.day for late in application.late_deliveries.of("trips")] == [D2]
+    publish(application, kit.spark, "trips", (D2,))
+    assert published_rows(kit) == {D1: (Decimal("3.00"), False), D2: (Decimal("5.00"), False)}
+    assert application.basis.provisional("trips", (D1, D2)) == set()
+    # Final days are as strict as any.
+    deliver(kit, D3, 30, part="-corrected", hour=1)
+    assert refused(evidence(kit, application, D2)[D2]) == ["change_fee", "change_rows"]
+
+
+def test_finalizing_a_day_may_not_change_what_was_not_declared(kit: Kit) -> None:
+    grown = "sum(amount) OVER (ORDER BY day RANGE BETWEEN CURRENT ROW AND INTERVAL 1 DAY FOLLOWING)"
+    fact = AHEAD.replace("amount,", f"CAST({grown} AS bigint) AS amount,")
+    kit.dataset(fact=fact, lookahead_days=1, provisional={"may_change": ["fee"]}, measures={"fee": {}})
+    application = Application(kit.settings)
+    deliver(kit, D1, 1)
+    publish(application, kit.spark, "trips", (D1,))
+    deliver(kit, D2, 2)
+    found = evidence(kit, application, D1)[D1]
+    assert refused(found) == ["change_rows"]
+    assert "amount changed in 1" in verdict(found, "change_rows").found
+    assert "finalizing it may change only fee" in verdict(found, "change_rows").note
+
+
 def test_a_model_that_looks_further_ahead_than_declared_is_refused(kit: Kit) -> None:
     kit.dataset(fact=AHEAD.replace("INTERVAL 1 DAY", "INTERVAL 2 DAY"), lookahead_days=1)
     application = Application(kit.settings)

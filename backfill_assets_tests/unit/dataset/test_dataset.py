@@ -186,6 +186,35 @@ def test_a_day_is_due_when_the_days_that_its_release_group_looks_ahead_to_are_ov
     assert ended.newest_to_launch(now) == dt.date(2024, 3, 9)
 
 
+def test_a_day_that_may_be_provisional_sees_no_day_before_the_daily_run_of_that_day_begins() -> None:
+    said = {"lookahead_days": 2, "provisional": {"may_change": ["fare"]}, "live": {"at": "03:00"}, "time_zone": "UTC"}
+    described, day = dataset(**said), dt.date(2024, 3, 8)
+    after = [day + dt.timedelta(days=n) for n in (1, 2)]
+    night, morning = (dt.datetime(2024, 3, 10, hour, tzinfo=dt.UTC) for hour in (2, 3))
+    assert (described.newest_settled(night), described.newest_settled(morning)) == (day, after[0])
+    assert described.newest_over(night) == after[0]
+    assert described.seen_at(night).with_window((day,)) == (day,)
+    assert described.seen_at(morning).with_window((day,)) == (day, after[0])
+    # A day that is built sees itself.
+    assert described.seen_at(night).with_window((day, after[0])) == (day, after[0])
+    assert described.with_window((day,)) == (day, *after)
+    assert described.seen_at(night).days_ahead(day) == tuple(after)
+    assert described.linked({}, 0, "05:00").newest_settled(morning) == day
+    plain = dataset(**said | {"provisional": None})
+    assert plain.seen_at(night) is plain
+    assert plain.newest_settled(night) == plain.newest_over(night)
+
+
+@pytest.mark.parametrize(("at", "first"), [("03:00", dt.date(2024, 3, 29)), ("02:30", dt.date(2024, 10, 25))])
+def test_days_settle_one_after_the_other_where_clocks_change(at: str, first: dt.date) -> None:
+    said = {"lookahead_days": 1, "provisional": {"may_change": ["fare"]}, "live": {"at": at}}
+    described = dataset(**said, time_zone="Europe/Berlin")
+    begin = dt.datetime.combine(first, dt.time(), dt.UTC)
+    seen = [described.newest_settled(begin + dt.timedelta(minutes=30 * n)) for n in range(24 * 2 * 5)]
+    assert seen == sorted(seen)
+    assert len(set(seen)) >= 5
+
+
 def test_only_a_check_that_blocks_keeps_days_back_that_look_ahead() -> None:
     loose = PLAIN["checks"] | {"source_present": {"severity": "warn"}}
     dataset(checks=loose)
@@ -193,6 +222,34 @@ def test_only_a_check_that_blocks_keeps_days_back_that_look_ahead() -> None:
         dataset(checks=loose, lookahead_days=1)
     with pytest.raises(ValidationError, match=r"lookahead_days: source\.path names months"):
         dataset(source=PLAIN["source"] | {"path": "{yyyymm}.csv"}, lookahead_days=1)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"lookahead_days": 0}, r"provisional: no day looks ahead to others.*set lookahead_days"),
+        ({"source": PLAIN["source"] | {"late_days": 1}, "staging": BY_KEY}, r"provisional: with source\.late_days"),
+        ({"audit": "ledger"}, r"provisional: days are marked in the audit column is_provisional; set audit: columns"),
+        ({"provisional": {"may_change": ["fares"]}}, r"may_change names 'fares', which is not declared"),
+        ({"provisional": {"may_change": ["trip"]}}, r"may_change names 'trip', by which rows are matched"),
+        ({"provisional": {"may_change": ["fare", "fare"]}}, r"may_change names 'fare' 2 times"),
+        ({"provisional": {"may_change": []}}, r"at least 1 item"),
+        (
+            {"columns": PLAIN["columns"] | {"is_provisional": {"type": "boolean"}}},
+            r"columns declares 'is_provisional', a name reserved",
+        ),
+    ],
+)
+def test_provisional_days_that_make_no_sense_are_refused(said: dict[str, object], message: str) -> None:
+    wanted: dict[str, object] = {"lookahead_days": 1, "provisional": {"may_change": ["fare"]}}
+    assert dataset(**wanted).shown(())["is_provisional"] == "boolean"
+    assert dict(dataset(**wanted).audit_columns)["is_provisional"] == "boolean"
+    assert "is_provisional" not in {*dataset().shown(PLAIN["columns"]), *dataset().audit_columns}
+    # The last days may still wait when no more are to be provisional.
+    assert "is_provisional" in dataset().shown(["is_provisional"])
+    assert "is_provisional" not in dataset(dropped_columns=["is_provisional"]).shown(["is_provisional"])
+    with pytest.raises(ValidationError, match=message):
+        dataset(**wanted | said)
 
 
 def test_a_published_day_after_the_end_keeps_itself_in_its_window() -> None:

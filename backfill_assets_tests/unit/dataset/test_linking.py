@@ -168,6 +168,16 @@ def test_a_group_lags_by_as_many_days_as_a_member_or_an_upstream_looks_ahead(tmp
     }
 
 
+def test_provisional_days_hold_no_group_back_and_nothing_is_built_from_them(tmp_path: Path) -> None:
+    described = f"{YAML}lookahead_days: 2\nprovisional: {{may_change: [fare]}}\n"
+    write_dataset(tmp_path, "trips", described)
+    catalog = load_folder(tmp_path)
+    assert problems(catalog) == ""
+    assert catalog.datasets["trips"].dataset.lag_days == 0
+    derived(tmp_path)
+    assert "upstream trips publishes provisional days" in problems(load_folder(tmp_path))
+
+
 def test_a_circle_is_refused_with_all_its_members(tmp_path: Path) -> None:
     write_dataset(tmp_path)
     derived(tmp_path, name="egg", upstream="hen")

@@ -13,8 +13,8 @@ import pytest
 import backfill_assets
 from backfill_assets.core.errors import DatasetError, InvalidDayError, SourceError
 from backfill_assets.core.evidence import Severity
-from backfill_assets.dataset.definition import Deduplicate
 from backfill_assets.dataset.load import load_folder
+from backfill_assets.dataset.reading import Deduplicate
 from demo import sources as demo_sources
 from demo.sources import LandingReport, compose_as_it_was, land_flights
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backfill_assets.dataset.extracts import Extract
-from backfill_assets.dataset.releasing import CatchUp, DatasetState, Live
+from backfill_assets.dataset.releasing import CatchUp, DatasetState, Live, Provisional
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.evidence.gaps import Gaps, gaps_of, newest_due
 from backfill_assets.storage.disk import path_of
@@ -60,6 +60,9 @@ def test_a_day_waits_for_the_days_that_it_looks_ahead_to(inbox: Inbox) -> None:
     assert found(inbox)[FIRST] == f"sales has no delivery for {day(56)}, which it looks ahead to"
     assert found(inbox)[day(56)] == "sales has no delivery"
     assert found(inbox)[day(57)] == ""
+    inbox.says(provisional=Provisional(may_change=("amount",)))
+    assert found(inbox)[FIRST] == ""
+    assert found(inbox)[day(56)] == "sales has no delivery"
 
 
 def test_a_group_that_looks_ahead_has_no_gap_before_the_days_after_it_are_over(inbox: Inbox) -> None:

@@ -14,9 +14,12 @@ from backfill_assets.core.measured import SameContent, SourceDay, SourceState
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import place_of, received
+from backfill_assets.dataset.releasing import Provisional
+from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.evidence.inputs import (
     Deliveries,
     awaited,
+    awaited_in,
     by_delivery_day,
     deliveries_of,
     fact_inputs,
@@ -125,11 +128,35 @@ def test_days_looked_back_at_count_where_they_have_no_delivery_or_bad_rows() -> 
 
 def test_a_day_awaits_the_days_that_it_looks_ahead_to_until_they_are_over() -> None:
     described = late(0, lookback=1, lookahead=2)
-    assert awaited(described, DAYS[1], DAYS[0]) == (DAYS[2], DAYS[3])
-    assert awaited(described, DAYS[1], DAYS[2]) == (DAYS[3],)
-    assert awaited(described, DAYS[1], DAYS[9]) == ()
-    assert awaited(described.model_copy(update={"end": DAYS[2]}), DAYS[1], DAYS[0]) == (DAYS[2],)
-    assert awaited(late(0, lookback=2), DAYS[1], DAYS[0]) == ()
+    assert awaited(described, DAYS[1], {}, DAYS[0]) == (DAYS[2], DAYS[3])
+    assert awaited(described, DAYS[1], {}, DAYS[2]) == (DAYS[3],)
+    assert awaited(described, DAYS[1], {}, DAYS[9]) == ()
+    assert awaited(described.model_copy(update={"end": DAYS[2]}), DAYS[1], {}, DAYS[0]) == (DAYS[2],)
+    assert awaited(late(0, lookback=2), DAYS[1], {}, DAYS[0]) == ()
+
+
+def test_a_provisional_day_awaits_the_days_that_it_looks_ahead_to_until_they_have_landed() -> None:
+    described = late(0, lookahead=2).model_copy(update={"provisional": Provisional(may_change=("fare",))})
+    empty, full = replace(delivered(DAYS[2]), rows=0), delivered(DAYS[2])
+    for known, over, days in (
+        ([], DAYS[1], DAYS[2:4]),
+        ([], DAYS[9], DAYS[2:4]),
+        ([empty], DAYS[9], DAYS[2:4]),
+        ([full], DAYS[9], DAYS[3:4]),
+        # What comes before its day is over may not be all of it.
+        ([full], DAYS[1], DAYS[2:4]),
+        ([full, delivered(DAYS[3])], DAYS[3], ()),
+    ):
+        by_day = by_delivery_day([delivered(DAYS[1]), *known])
+        assert awaited(described, DAYS[1], by_day, over) == tuple(days)
+        names = awaited_in(origins(described, DAYS[1], by_day, over))
+        assert names == {f"awaited:{day}" for day in days}
+    # That the awaited days are over changes nothing as long as they have not landed.
+    own = by_delivery_day([delivered(DAYS[1])])
+    assert fact_inputs(described, DAYS[1], own, {}, DAYS[1]) == fact_inputs(described, DAYS[1], own, {}, DAYS[9])
+    lenient = described.model_copy(update={"source": described.feed.model_copy(update={"on_missing": OnMissing.pass_})})
+    assert awaited(lenient, DAYS[1], {}, DAYS[9]) == ()
+    assert awaited(lenient, DAYS[1], {}, DAYS[2]) == (DAYS[3],)
 
 
 def test_the_file_of_a_day_that_is_looked_ahead_to_is_no_copy_of_an_earlier_one() -> None:

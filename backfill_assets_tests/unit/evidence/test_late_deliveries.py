@@ -17,7 +17,7 @@ from backfill_assets.core.unit import Hold, LateData, UnitState
 from backfill_assets.dataset.extracts import Extract
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.reading import reading_of
-from backfill_assets.dataset.releasing import Live
+from backfill_assets.dataset.releasing import Live, Provisional
 from backfill_assets.dataset.sources import Format, OnMissing, Reference
 from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.evidence.stale import StaleCause, Staleness
@@ -67,12 +67,13 @@ class Inbox:
         self.written += 1
         os.utime(file, (self.written, self.written))
 
-    def land(self, *days: dt.date) -> None:
+    def land(self, *days: dt.date, rows: int = 0) -> None:
         """What the raw step of these days does: it lands the files of all delivery days behind them."""
         files = discover(self.loaded["sales"], layout(self.folder), self.loaded["sales"].dataset.delivery_days(days))
         now, reading = self.world.clock.now(), reading_of(self.loaded["sales"].dataset.landing)
         self.world.ledger.add_deliveries(
-            Delivery("sales", f.day, f.path, f.fingerprint, f.size, f.delivered_at, now, reading=reading) for f in files
+            Delivery("sales", f.day, f.path, f.fingerprint, f.size, f.delivered_at, now, rows, reading=reading)
+            for f in files
         )
 
 
@@ -119,6 +120,43 @@ def test_a_corrected_file_makes_the_days_late_that_look_ahead_to_its_day(inbox: 
     assert inbox.days() == [D1, D2]
     inbox.says(end=D1)
     assert D3 not in inbox.days()
+
+
+def test_a_provisional_day_is_late_when_the_day_that_it_awaits_lands(inbox: Inbox) -> None:
+    inbox.says(lookahead_days=1, provisional=Provisional(may_change=("amount",)))
+    inbox.land(D1, D2, D3, rows=1)
+    inbox.world.basis = TwoChecks(inbox.warehouse)
+    inbox.world.released({D1: [1], D2: [2], D3: [3]})
+    assert inbox.days() == []
+    inbox.deliver(D4)
+    (late,) = inbox.late.of("sales")
+    assert (late.day, late.files) == (D3, (f"x/{D4}.csv",))
+    inbox.land(D4, rows=1)
+    (landed,) = inbox.late.of("sales")
+    assert (landed.day, landed.deliveries, landed.unjudged) == (D3, late.deliveries, False)
+    # The run of it has claimed the day, and died before it checked anything.
+    unit = inbox.world.open_unit({"sales": [D3], "totals": [D3]}, live=True)
+    assert [one.unjudged for one in inbox.late.of("sales")] == [True]
+    inbox.world.ledger.move(unit.id, {UnitState.open}, UnitState.discarded)
+    assert [one.unjudged for one in inbox.late.of("sales")] == [False]
+    inbox.world.basis = TwoChecks(inbox.warehouse)
+    inbox.world.released({D3: [4]})
+    assert inbox.days() == []
+
+
+def test_a_file_of_a_day_that_is_not_over_makes_no_provisional_day_late(inbox: Inbox) -> None:
+    inbox.says(lookahead_days=1, provisional=Provisional(may_change=("amount",)))
+    inbox.land(D1, D2, D3, rows=1)
+    end_of_d4 = dt.datetime.combine(D5, dt.time(), dt.UTC)
+    inbox.world.clock.advance(end_of_d4 - inbox.world.clock.now() + dt.timedelta(hours=1))
+    inbox.world.basis = TwoChecks(inbox.warehouse)
+    inbox.world.released({D1: [1], D2: [2], D3: [3]})
+    inbox.deliver(D4)
+    assert inbox.days() == []
+    assert inbox.late.not_landed("sales").get(D3, ()) == ()
+    # Its daily run begins at 03:00.
+    inbox.world.clock.advance(dt.timedelta(hours=2))
+    assert inbox.days() == [D3]
 
 
 def test_a_day_waits_for_the_open_unit_that_has_claimed_it(inbox: Inbox) -> None:

@@ -17,14 +17,17 @@ from typer.testing import CliRunner
 
 from backfill_assets.application import Application
 from backfill_assets.cli.app import app
+from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import SourceError
 from backfill_assets.evidence.late_deliveries import LateDay
+from backfill_assets.orchestration.batches import apart
 from backfill_assets.orchestration.definitions import definitions_of
 from backfill_assets.orchestration.sensors import LATE_TAG
 from backfill_assets.settings import Settings
 from backfill_assets.spark.registration import ProcessRef, Registration
 from backfill_assets.spark.server import SparkServer
 from backfill_assets.storage.disk import path_of
+from backfill_assets_tests.harness.judged import dataset
 from backfill_assets_tests.observed import Observed
 
 pytestmark = pytest.mark.slow
@@ -410,3 +413,13 @@ def test_a_dataset_that_cannot_be_checked_does_not_stop_the_others(application: 
     data = _evaluated(application)
     assert not data.run_requests
     assert data.skip_message == "rides: x.csv: fits two days"
+
+
+def test_a_day_that_a_provisional_one_awaits_is_a_batch_of_its_own() -> None:
+    said = {"lookahead_days": 2, "provisional": {"may_change": ["fare"]}, "live": {"at": "03:00"}, "time_zone": "UTC"}
+    described, days = dataset(**said), day_range(dt.date(2024, 3, 8), dt.date(2024, 3, 10))
+    night, morning = (dt.datetime(2024, 3, 10, hour, tzinfo=dt.UTC) for hour in (2, 3))
+    assert apart(described, days, night) == (days[:1], days[1:])
+    assert apart(described, days[1:], night) == (days[1:2], days[2:])
+    assert apart(described, days, morning) == (days[:2], days[2:])
+    assert apart(dataset(**said | {"provisional": None}), days, night) == (days, ())

@@ -21,7 +21,8 @@ from backfill_assets.core.measured import (
     UpstreamState,
 )
 from backfill_assets.dataset.checks import checks_of, measure_of, metric_names
-from backfill_assets.dataset.definition import Deduplicate, Staging
+from backfill_assets.dataset.definition import Staging
+from backfill_assets.dataset.reading import Deduplicate
 from backfill_assets.pipeline.judge import judge
 from backfill_assets_tests.harness.judged import (
     DAY,
@@ -197,6 +198,18 @@ def test_a_day_is_published_when_the_days_that_it_looks_ahead_to_have_landed() -
         True,
         "2 such rows of 2024-03-31, which the day looks ahead to",
     )
+
+
+def test_a_provisional_day_is_published_without_the_days_that_it_awaits() -> None:
+    described = dataset(lookahead_days=1, provisional={"may_change": ["fare"]})
+    waits = source(awaited=(NEXT,), faulty_beside=(SourceDay(NEXT, 0, 0),))
+    present = verdict("source_present", waits, described)
+    assert (present.passed, present.note) == (True, "the day is provisional until 2024-03-31 is over and has landed")
+    assert present.found == "1 deliveries, none yet for 2024-03-31, which the day looks ahead to"
+    own = verdict("source_present", replace(waits, source=replace(waits.source, rows=0, deliveries=0)), described)
+    assert own.refuses
+    before = replace(waits, source=replace(waits.source, faulty_beside=(SourceDay(DAY - ONE_DAY, 0, 0),)))
+    assert verdict("source_present", before, described).refuses
 
 
 def test_a_delivery_whose_file_is_gone_is_named_and_refuses_nothing() -> None:

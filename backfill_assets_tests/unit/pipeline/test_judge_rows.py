@@ -204,3 +204,70 @@ def test_every_check_can_be_set_to_warn() -> None:
         True,
         False,
     )
+
+
+PROVISIONAL: dict[str, object] = {"lookahead_days": 1, "provisional": {"may_change": ["tip"]}}
+
+
+def finalizes(compared: Compared, *, corrected: bool = False) -> Compared:
+    return replace(compared, finalizes=True, corrected=corrected)
+
+
+def test_finalizing_a_provisional_day_may_change_only_what_it_may() -> None:
+    described = trips(**PROVISIONAL)
+    assert verdict("change_rows", GOOD, described, compared=finalizes(changed(tip=9))).passed
+    found = verdict("change_rows", GOOD, described, compared=finalizes(changed(tip=9, seats=1, fare=2)))
+    assert (found.refuses, found.found) == (
+        True,
+        "fare changed in 2, seats changed in 1 of 100 rows that both sides have",
+    )
+    assert found.expected == "fare, city, seats unchanged in every row"
+    assert found.note == (
+        "the published day is provisional, and finalizing it may change only tip (provisional.may_change); if it is meant, promise "
+        "it: rows: {fare: …} in the expected change, or expected_row_change: {fare: …} in a specification"
+    )
+    assert verdict("change_columns", GOOD, described, compared=finalizes(changed(tip=9))).passed
+    # A final day, and one whose own deliveries were corrected, are judged like any other.
+    assert not verdict("change_rows", GOOD, described, compared=changed(tip=9)).passed
+    assert verdict("change_rows", GOOD, described, compared=changed(seats=1)).passed
+    assert verdict("change_rows", GOOD, described, compared=finalizes(changed(tip=9, seats=1), corrected=True)).passed
+    assert not verdict("change_columns", GOOD, described, compared=finalizes(changed(seats=1), corrected=True)).passed
+
+
+def test_finalizing_frees_the_metrics_of_what_may_change_and_a_launch_says_otherwise() -> None:
+    described = trips(**PROVISIONAL)
+    doubled = replace(
+        GOOD,
+        published=replace(GOOD.published, metrics={**METRICS, "tip": Decimal(10)}),
+        shadow=replace(GOOD.shadow, metrics={**METRICS, "tip": Decimal(20)}),
+    )
+    free = verdict("change_tip", doubled, described, compared=finalizes(changed(tip=9)))
+    assert (free.passed, free.note) == (
+        True,
+        "the published day is provisional, and finalizing it may change this (provisional.may_change)",
+    )
+    assert not verdict("change_tip", doubled, described, compared=changed(tip=9)).passed
+    said = contract({"tip": "unchanged"})
+    assert not verdict("change_tip", doubled, described, said, finalizes(changed(tip=9))).passed
+    assert not verdict("change_rows", GOOD, described, said, finalizes(changed(tip=9))).passed
+    meant = contract({"rows": {"seats": "any"}})
+    assert verdict("change_rows", GOOD, described, meant, finalizes(changed(seats=1, tip=1))).passed
+    assert not verdict("change_rows", GOOD, described, meant, finalizes(changed(fare=1))).passed
+
+
+def test_the_rows_that_finalizing_may_not_change_are_shown() -> None:
+    described, compared = trips(**PROVISIONAL), finalizes(changed(tip=9, seats=1))
+    verdicts = judge(described, GOOD, Contract(), compared)
+    one = DayEvidence(
+        "u",
+        1,
+        "trips",
+        DAY,
+        Basis("i", "c", "k", "p"),
+        (),
+        GOOD,
+        verdicts,
+        dt.datetime(2024, 3, 31, tzinfo=dt.UTC),
+        compared,
+    )
+    assert columns_behind(described, Contract(), [one]) == {("change_rows", "seats"): [DAY]}

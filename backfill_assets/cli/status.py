@@ -34,7 +34,7 @@ from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.evidence import DatasetDay, DayEvidence
 from backfill_assets.core.text import number_of
 from backfill_assets.core.unit import Hold, Unit, UnitState
-from backfill_assets.evidence.basis import published_among
+from backfill_assets.evidence.contents import published_among
 from backfill_assets.evidence.gaps import Gaps, gaps_of
 from backfill_assets.evidence.readiness import Survey, explain_blockers, next_command
 from backfill_assets.evidence.stale import StaleDays

@@ -11,7 +11,7 @@ from backfill_assets.core.days import ONE_DAY, Days, day_range
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.sources import OnMissing
-from backfill_assets.evidence.basis import published_among
+from backfill_assets.evidence.contents import published_among
 from backfill_assets.evidence.known_deliveries import KnownDeliveries, new_files
 from backfill_assets.storage.sources import delivered_sizes
 from backfill_assets.warehouse import OnWarehouse

@@ -17,7 +17,7 @@ from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import to_extract
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import OnMissing
-from backfill_assets.evidence.basis import published_among
+from backfill_assets.evidence.contents import published_among
 from backfill_assets.evidence.gaps import gaps_of, last_schedule
 from backfill_assets.evidence.inputs import Deliveries, force_by_day, origins, reference_fingerprints
 from backfill_assets.evidence.known_deliveries import KnownDeliveries, SourceFingerprints, new_files

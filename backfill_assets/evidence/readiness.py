@@ -15,7 +15,8 @@ from backfill_assets.core.text import in_words
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import upstream_first, upstreams_of
-from backfill_assets.evidence.basis import BasisNow, ContentFingerprints, Contents
+from backfill_assets.evidence.basis import BasisNow
+from backfill_assets.evidence.contents import ContentFingerprints, Contents
 from backfill_assets.warehouse import OnWarehouse
 
 

@@ -12,7 +12,8 @@ from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.unit import Unit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays, published_among
+from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
+from backfill_assets.evidence.contents import published_among
 from backfill_assets.evidence.stale import StaleDays
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.warehouse import OnWarehouse

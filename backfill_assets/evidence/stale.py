@@ -15,7 +15,8 @@ from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.release import layout_digest
 from backfill_assets.dataset.parts import CodePart, code_parts
 from backfill_assets.delta.opening import DeltaError
-from backfill_assets.evidence.basis import Contents, CurrentBasis, published_among
+from backfill_assets.evidence.basis import CurrentBasis
+from backfill_assets.evidence.contents import Contents, published_among
 from backfill_assets.evidence.inputs import GOLDEN
 from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.warehouse import OnWarehouse

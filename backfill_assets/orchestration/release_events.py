@@ -19,7 +19,7 @@ from backfill_assets.core.release import Manifest, ReleaseKind
 from backfill_assets.core.unit import ReleaseMode, Unit, UnitState
 from backfill_assets.dataset.checks import CHANGE
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.evidence.basis import published_among
+from backfill_assets.evidence.contents import published_among
 from backfill_assets.evidence.stale import StaleCause
 from backfill_assets.ledger.database import IntegrityError
 from backfill_assets.orchestration.names import (

@@ -16,7 +16,7 @@ from backfill_assets.core.errors import ArgumentError, SourceError
 from backfill_assets.core.layers import Layer
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import DeliveryStanding, heads, place_of, standings
-from backfill_assets.evidence.basis import published_among
+from backfill_assets.evidence.contents import published_among
 from backfill_assets.evidence.known_deliveries import purged_among
 from backfill_assets.pipeline.batch import Pipeline
 from backfill_assets.pipeline.land import land

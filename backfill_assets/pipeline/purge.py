@@ -19,7 +19,7 @@ from backfill_assets.core.text import in_one_line, number_of
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.delta.opening import DeltaError, is_table, table_at, tables_in
 from backfill_assets.delta.reading import held_days
-from backfill_assets.evidence.basis import Contents
+from backfill_assets.evidence.contents import Contents
 from backfill_assets.evidence.inputs import origins_ever
 from backfill_assets.evidence.known_deliveries import purged_among
 from backfill_assets.evidence.raw_contents import DELIVERY_DAY, contents_of_file, rows_in_raw

@@ -25,7 +25,8 @@ from backfill_assets.core.measured import Value
 from backfill_assets.core.release import SHADOW, ReleaseState, layout_digest
 from backfill_assets.core.unit import StagedDay
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.basis import PUBLISHED, BasisNow, effective
+from backfill_assets.evidence.basis import PUBLISHED, BasisNow
+from backfill_assets.evidence.contents import effective
 from backfill_assets.evidence.inputs import reference_stamps
 from backfill_assets.proof.subjects import RecomputedDays, Sampled, Subjects
 from backfill_assets.warehouse import OnWarehouse

@@ -17,7 +17,7 @@ from backfill_assets.core.release import SHADOW
 from backfill_assets.core.text import in_words, number_of, visible
 from backfill_assets.dataset.checkout import Checkout
 from backfill_assets.dataset.loaded import Catalog, LoadedDataset
-from backfill_assets.evidence.basis import effective
+from backfill_assets.evidence.contents import effective
 from backfill_assets.pipeline.judge_rows import schema_change
 from backfill_assets.proof.certificate import remove_scratch
 from backfill_assets.proof.recompute import DayDifference, SparkRecomputations

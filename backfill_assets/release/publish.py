@@ -12,7 +12,8 @@ from backfill_assets.core.errors import EvidenceError, ReadBackError, TakenBackE
 from backfill_assets.core.evidence import DatasetDay
 from backfill_assets.core.release import Manifest, ReleaseKind, restorable_until
 from backfill_assets.core.unit import Unit, UnitState, shown_days
-from backfill_assets.evidence.basis import BasisNow, ContentFingerprints
+from backfill_assets.evidence.basis import BasisNow
+from backfill_assets.evidence.contents import ContentFingerprints
 from backfill_assets.evidence.readiness import DayBlocker, Guard, Readiness, Sanction, Survey, no_guard, refusal
 from backfill_assets.release.adopt import require_sole_writer
 from backfill_assets.release.finish import (

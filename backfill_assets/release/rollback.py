@@ -11,7 +11,7 @@ from backfill_assets.core.errors import BackfillError, PreconditionError, Rollba
 from backfill_assets.core.release import DataFile, DaySwap, Manifest, ReleaseKind, ReleaseState, restorable_until
 from backfill_assets.core.unit import ReleaseRecord, UnitState
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.basis import effective
+from backfill_assets.evidence.contents import effective
 from backfill_assets.release.finish import (
     WAIT,
     After,

@@ -27,7 +27,7 @@ from backfill_assets.core.unit import (
     UnitState,
 )
 from backfill_assets.dataset.definition import Dataset
-from backfill_assets.evidence.basis import effective
+from backfill_assets.evidence.contents import effective
 from backfill_assets.evidence.gaps import gaps_of
 from backfill_assets.warehouse import OnWarehouse
 

@@ -27,7 +27,7 @@ from backfill_assets.core.unit import ReleaseRecord, Unit
 from backfill_assets.dataset.checks import CHANGE, band_of, metric_names
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.delta.table import PublishedTable
-from backfill_assets.evidence.basis import effective
+from backfill_assets.evidence.contents import effective
 from backfill_assets.ledger.open import Ledger
 from backfill_assets.pipeline.judge_rows import promises_of
 

@@ -15,7 +15,8 @@ from backfill_assets.control.conductor import BackfillRequest
 from backfill_assets.core.errors import EngineError
 from backfill_assets.core.unit import Unit
 from backfill_assets.delta.reading import add_actions
-from backfill_assets.evidence.basis import Behind, ContentFingerprints, CurrentBasis
+from backfill_assets.evidence.basis import Behind, CurrentBasis
+from backfill_assets.evidence.contents import ContentFingerprints
 from backfill_assets_tests.harness.specifications import NAME
 from backfill_assets_tests.harness.tables import content, fingerprint
 

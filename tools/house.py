@@ -24,8 +24,8 @@ PACKAGE: Final = "backfill_assets"
 PICTURE: Final = ROOT / "docs" / "rooms.svg"
 MOST_LINES_OF_A_MODULE: Final = 400
 MOST_LINES_OF_A_FUNCTION: Final = 50
-MOST_MODULES: Final = 214
-MOST_LINES: Final = 49_500
+MOST_MODULES: Final = 217
+MOST_LINES: Final = 49_950
 FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _LEFT_OUT: Final = frozenset({"migrations", "datasets"})
 

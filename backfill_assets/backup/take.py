@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from backfill_assets.backup.folder import Backup, BackupFolder, SavedFiles, SavedTable, is_data, sizes_in
+from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import BackupError, LockHeldError, PreconditionError, StorageError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import SHADOW, restorable_until, shadow_of
@@ -21,12 +22,13 @@ from backfill_assets.core.text import is_name, number_of
 from backfill_assets.core.unit import AttemptState, UnitState
 from backfill_assets.delta.opening import LOG, is_table, newest_commit
 from backfill_assets.delta.reading import SEALED, sealed_path, sizes_at
+from backfill_assets.evidence.references import References
 from backfill_assets.ledger.copies import save
 from backfill_assets.ledger.open import Ledger, open_ledger
 from backfill_assets.release.adopt import require_sole_writer
 from backfill_assets.release.finish import WAIT, Checkpoint, no_checkpoint, publish_locks, require_tables
 from backfill_assets.storage.disk import OnDisk
-from backfill_assets.storage.layout import OWNER, RELEASES, SET_ASIDE
+from backfill_assets.storage.layout import OWNER, REFERENCES, RELEASES, SET_ASIDE
 from backfill_assets.storage.location import Copied, Location, overlap
 from backfill_assets.storage.owner import require_owner
 from backfill_assets.warehouse import OnWarehouse
@@ -87,6 +89,7 @@ class TakeBackup(OnWarehouse):
         folder = BackupFolder(root)
         with self.ledger.lock(_LOCK, _NO_WAIT), TemporaryDirectory() as scratch:
             folder.claim(self.ledger.id, self.ledger.name, self.layout.warehouse)
+            self._require_versions(folder.known())
             file, name = Path(scratch) / "ledger.db", self.ids.new("b")
             with ExitStack() as reading:
                 with self._at_rest():
@@ -111,6 +114,17 @@ class TakeBackup(OnWarehouse):
         there = {one.sha256 for one in known.values()}
         new = {one.sha256: one.size for one in saved.files.values() if one.sha256 not in there}
         return Taken(made, len(new), sum(new.values()), removed)
+
+    def _require_versions(self, known: Collection[str]) -> None:
+        """Refuse to back up a table that has lost a version of a reference that a backup has: soon none would have it any more."""
+        for name in self.datasets:
+            for file, days in References(self.warehouse).lost(name).items():
+                place = f"{Layer.published}/{name}/{REFERENCES}/{file}"
+                if place in known or self.layout.kept_reference(name, file).is_there():
+                    raise BackupError(
+                        f"{place}: the version of a reference that {name} {format_days(days, most=3)} sees is lost or altered. No "
+                        "backup is made; see: backfill doctor"
+                    )
 
     def _require_apart(self, root: Location) -> None:
         tables = [self.layout.published_path(name) for name in self.definitions if self.layout.is_adopted(name)]
@@ -183,8 +197,8 @@ class TakeBackup(OnWarehouse):
             shadows = ({one.folder for one in attempts if one.dataset == name} | set(map(shadow_of, named))) - running
             mine = {path: size for path, size in own.items() if path in named or _is_kept(path, shadows)}
             chosen |= {f"{table.place}/{path}": size for path, size in mine.items()}
-            log = {path for path in own if path.startswith(f"{LOG}/")}
-            needed |= {f"{table.place}/{path}" for path in log | (named & own.keys())}
+            always = {path for path in own if path.startswith((f"{LOG}/", f"{REFERENCES}/"))}
+            needed |= {f"{table.place}/{path}" for path in always | (named & own.keys())}
         return chosen, frozenset(needed)
 
     def _named(self, then: Ledger, name: str, at: dt.datetime) -> set[str]:
@@ -250,8 +264,8 @@ def _require_sizes(table: SavedTable, active: Mapping[str, int], own: Mapping[st
 
 
 def _is_kept(path: str, shadows: Collection[str]) -> bool:
-    """Whether a file that nobody names belongs to a table: its log, its manifests, and shadows of attempts that have ended."""
-    return path.startswith((f"{LOG}/", f"{RELEASES}/")) or (
+    """Whether a file that nobody names belongs to a table: log, manifests, references, and shadows of attempts that have ended."""
+    return path.startswith((f"{LOG}/", f"{RELEASES}/", f"{REFERENCES}/")) or (
         path.startswith(f"{SHADOW}/") and shadow_of(path) in shadows
     )
 

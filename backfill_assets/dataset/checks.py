@@ -292,7 +292,7 @@ def _checks_of_origin(dataset: Dataset) -> Iterator[Check]:
     if dataset.upstream:
         text = f"{', '.join(dataset.upstream)} has rows to build the day from"
         yield _check("upstream_present", CheckKind.upstream_present, c.upstream_present, text)
-    if dataset.has_window or dataset.versioned:
+    if dataset.has_window or any(one.by_day for one in dataset.references.values()):
         text = "a day has the same rows whether it is built alone or in a batch"
         yield _check("same_alone", CheckKind.alone, c.same_alone, text)
 

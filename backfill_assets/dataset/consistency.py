@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from backfill_assets.core.days import MOST_DAYS
 from backfill_assets.core.types import is_nested, is_numeric
+from backfill_assets.dataset.references import version_misfits
 from backfill_assets.dataset.sources import Format, Golden
 from backfill_assets.dataset.table_source import TableSource
 
@@ -47,6 +48,7 @@ def misfits(dataset: Dataset) -> tuple[_Problem, ...]:
         *_comparison_problems(dataset),
         *_measure_problems(dataset),
         *_table_problems(dataset),
+        *version_misfits(dataset),
         *_validity_problems(dataset),
         *_reference_problems(dataset),
         *_reconciliation_problems(dataset),
@@ -159,9 +161,10 @@ def _table_problems(dataset: Dataset) -> Iterator[_Problem]:
 
 
 def _validity_problems(dataset: Dataset) -> Iterator[_Problem]:
-    for name in sorted(dataset.versioned):
-        reference, where, key = dataset.references[name], ("references", name, "valid"), f"references.{name}.valid"
-        valid: tuple[str, ...] = reference.valid or ()
+    for name, reference in dataset.references.items():
+        if (valid := reference.valid) is None:
+            continue
+        where, key = ("references", name, "valid"), f"references.{name}.valid"
         for c in dict.fromkeys(valid):
             if reference.types.get(c) != "date" or c not in reference.required:
                 yield (
@@ -170,9 +173,6 @@ def _validity_problems(dataset: Dataset) -> Iterator[_Problem]:
                 )
         if len({*valid}) == 1:
             yield where, f"{key} names {valid[0]!r} twice; name the first day, then the day after the last one"
-        if dataset.partition_column in reference.columns:
-            own = ("references", name, "columns", dataset.partition_column)
-            yield own, f"{'.'.join(own)}: models see the day in a column of that name; rename this one"
         checks = [check for check in dataset.checks.references.values() if check.reference == name]
         if not any(check.blocks for check in checks):
             # Rows that find no version, or two, would be lost or doubled, with every check green.

@@ -20,8 +20,9 @@ from backfill_assets.dataset.checks import Checks, Measure
 from backfill_assets.dataset.consistency import AUDIT_COLUMNS, IS_PROVISIONAL, golden_misfits, misfits
 from backfill_assets.dataset.extracts import Extract
 from backfill_assets.dataset.reading import Staging
+from backfill_assets.dataset.references import Reference
 from backfill_assets.dataset.releasing import AuditTrail, DatasetState, Live, Provisional, Publication, Retention
-from backfill_assets.dataset.sources import ColumnType, Consumer, Golden, Reference, Source, Upstream
+from backfill_assets.dataset.sources import ColumnType, Consumer, Golden, Source, Upstream
 from backfill_assets.dataset.table_source import TableSource, of_its_kind
 
 

@@ -114,7 +114,9 @@ def _without_descriptions(dataset: Dataset) -> dict[str, Any]:
 
 def _file(reference: ReferenceFile) -> list[object]:
     """How a file is read, wherever it is; the order of its columns says what a value without a header belongs to."""
-    return [reference.model_dump(mode="json", exclude={"path"}, exclude_defaults=True), list(reference.columns)]
+    # Which days are renewed shows in their fingerprints.
+    said = reference.model_dump(mode="json", exclude={"path", "renew"}, exclude_defaults=True)
+    return [said, list(reference.columns)]
 
 
 def _promises(dataset: Dataset) -> Iterator[list[str]]:

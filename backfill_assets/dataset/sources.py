@@ -240,33 +240,6 @@ class ReferenceFile(Files):
     path: RelativePath
 
 
-class Reference(ReferenceFile):
-    """A small table that models join and checks refer to, read from one file.
-
-    With `valid`, models and checks see for each day the rows that are valid on it: those columns are left out, and the day is
-    in a column that has the name of the partition column.
-    """
-
-    valid: tuple[Name, Name] | None = Field(
-        default=None,
-        description="Two date columns: the first day on which a row is valid, and the first day on which it no longer is, or null.",
-    )
-
-    @property
-    def limits(self) -> tuple[str, str]:
-        """What the columns of `valid` are called where they are read; raises TypeError if there are none."""
-        if self.valid is None:
-            raise TypeError("this reference is valid on all days")
-        first, after = self.valid
-        return self.headers[first], self.headers[after]
-
-    def types_seen(self, partition: str) -> Mapping[str, str]:
-        """The types of the columns that models see; `partition` is the dataset's partition column."""
-        if self.valid is None:
-            return self.types
-        return {**{name: kind for name, kind in self.types.items() if name not in self.valid}, partition: "date"}
-
-
 class Consumer(Part):
     """A consumer of the published table: the query that stands for it, and how far its figures may drift."""
 

@@ -19,7 +19,7 @@ from backfill_assets.core.release import SHADOW, StoredFile
 from backfill_assets.delta import manifests, opening, shadows
 from backfill_assets.delta.opening import LOG, commits, error_text, is_table, table_at
 from backfill_assets.delta.reading import add_actions
-from backfill_assets.storage.layout import RELEASES, Layout
+from backfill_assets.storage.layout import REFERENCES, RELEASES, Layout
 from backfill_assets.storage.location import Location, remove_all, sync
 
 
@@ -167,7 +167,8 @@ class StoredTables:
             temporary=tuple(
                 file
                 for path, file in files.items()
-                if (not adopted or path.startswith((f"{LOG}/", f"{RELEASES}/"))) and _is_temporary(path, files)
+                if (not adopted or path.startswith((f"{LOG}/", f"{RELEASES}/", f"{REFERENCES}/")))
+                and _is_temporary(path, files)
             ),
             orphans=() if problem or damaged or adopted else tuple(_orphans(files.values(), active, log)),
             manifests=tuple(_unreadable(root)),
@@ -256,7 +257,7 @@ def _is_temporary(path: str, files: Collection[str]) -> bool:
     if name.startswith(".") and name.endswith(".crc"):
         # Hadoop's checksum of a file: it is a leftover if that file is gone.
         return f"{folder}{slash}{name[1:-4]}" not in files
-    if path.startswith(f"{RELEASES}/"):
+    if path.startswith((f"{RELEASES}/", f"{REFERENCES}/")):
         return bool(_DRAFT.fullmatch(name))
     return any(pattern.fullmatch(name) for pattern in _TEMPORARY)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
 from backfill_assets.campaign.state import Action, JournalEntry
-from backfill_assets.core.days import parse_day
+from backfill_assets.core.days import format_days, parse_day
 from backfill_assets.core.errors import BackfillError
 from backfill_assets.core.layers import Layer
 from backfill_assets.core.release import SHADOW, is_ahead
@@ -28,6 +28,7 @@ from backfill_assets.doctor.findings import (
 )
 from backfill_assets.doctor.releases import PublishedExam
 from backfill_assets.doctor.work import ClockExam, EventsExam, WorkExam
+from backfill_assets.evidence.references import References
 from backfill_assets.release.finish import publish_locks
 from backfill_assets.release.readers import DataReleases
 from backfill_assets.release.reconcile import Reconcile
@@ -74,8 +75,21 @@ class Doctor(OnWarehouse):
         for name in sorted(self.tables):
             yield from _examined(f"the shadows of {name}", exam.of_shadows(name, self.tables[name]))
             yield from _examined(f"the evidence about {name}", exam.of_evidence(name, self.tables[name]))
+            yield from _examined(f"the references of {name}", self._versions(name))
         yield from _examined(REPORTS, exam.of_reports(self.reports))
         yield from _examined(SOURCES, exam.of_sources(self.layout))
+
+    def _versions(self, name: str) -> Iterator[Finding]:
+        """Versions of references that published days see and that are no longer kept."""
+        lost = References(self.warehouse).lost(name) if name in self.datasets else {}
+        for file, days in sorted(lost.items()):
+            place = self.layout.kept_reference(name, file)
+            what = f"{name} {format_days(days)}: {place}, the version of a reference that they were published with"
+            yield Finding.warning(
+                f"{what}, is not there or altered",
+                "put that file there again from a backup; without it, these days can be built again only if `renew` of that "
+                "reference names them",
+            )
 
     def _work(self) -> Iterator[Finding]:
         now = self.clock.now()

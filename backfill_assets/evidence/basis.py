@@ -30,12 +30,11 @@ from backfill_assets.evidence.inputs import (
     names_ever,
     origins,
     origins_ever,
-    plain_fingerprints,
-    reference_fingerprints,
     reference_stamps,
     staged_inputs,
 )
 from backfill_assets.evidence.known_deliveries import KnownDeliveries
+from backfill_assets.evidence.references import References, plain_fingerprints
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
 from backfill_assets.warehouse import OnWarehouse
@@ -257,7 +256,7 @@ class CurrentBasis(OnWarehouse):
     def _references(self, name: str, days: Collection[dt.date]) -> Mapping[dt.date, Mapping[str, str]]:
         """The fingerprints of the references and golden sources of each day, by name."""
         loaded = self.datasets[name]
-        references = reference_fingerprints(loaded, self.layout, days)
+        references = References(self.warehouse).of(name, days)
         golden = golden_fingerprints(loaded, self.layout, days)
         return {day: {**references[day], **golden[day]} for day in days}
 

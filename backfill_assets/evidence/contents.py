@@ -21,6 +21,19 @@ def effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, Manifest]:
 
     `records` are all releases of one dataset, newest first.
     """
+    return {day: stack[-1] for day, stack in _standing(records).items()}
+
+
+def building(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, Manifest | None]:
+    """The release that built what each day should show: None if no release did, only the table was adopted with it."""
+    return {
+        day: next((one for one in reversed(stack) if one.kind is ReleaseKind.publish), None)
+        for day, stack in _standing(records).items()
+    }
+
+
+def _standing(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, Sequence[Manifest]]:
+    """The releases of each day that have not been rolled back, oldest first; days without any are left out."""
     stacks: dict[dt.date, list[Manifest]] = {}
     for record in reversed(records):
         manifest = record.manifest
@@ -34,7 +47,7 @@ def effective(records: Sequence[ReleaseRecord]) -> Mapping[dt.date, Manifest]:
             elif manifest.undoes in names:
                 # The rollback also removes all releases on top of the undone one.
                 del stack[names.index(manifest.undoes) :]
-    return {day: stack[-1] for day, stack in stacks.items() if stack}
+    return {day: stack for day, stack in stacks.items() if stack}
 
 
 def published_among(

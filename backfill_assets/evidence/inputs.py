@@ -21,7 +21,6 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.delta.opening import DeltaError, is_table
 from backfill_assets.delta.reading import held_by_day
-from backfill_assets.evidence.versions import fingerprints_of_days
 from backfill_assets.storage.layout import Layout
 from backfill_assets.storage.location import Location
 from backfill_assets.storage.sources import read_from, require_no_folder
@@ -233,59 +232,6 @@ def _source_day(
     outside = staged[day].outside_rows if day in staged else 0
     own = _own_rows(dataset, day, deliveries.get(dataset.due(day), ()), rows)
     return SourceDay(day, own, bad + outside)
-
-
-def plain_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str, str]:
-    """SHA-256 of every reference file without versions by the name of the reference; needs no Spark.
-
-    Raises:
-        SourceError: a file is missing, or disappears during the reading.
-    """
-    plain = (name for name in loaded.dataset.references if name not in loaded.dataset.versioned)
-    return {name: _fingerprint(reference_file(loaded, layout, name), name) for name in plain}
-
-
-def reference_fingerprints(
-    loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
-) -> Mapping[dt.date, Mapping[str, str]]:
-    """Fingerprints of every reference by day and name; of versions, those of all days that the day reads.
-
-    Raises:
-        SourceError: a file is missing, cannot be read, or disappears during the reading.
-    """
-    plain, dataset = plain_fingerprints(loaded, layout), loaded.dataset
-    found = {day: dict(plain) for day in days}
-    window = {day: dataset.days_read((day,)) for day in days} if dataset.versioned else {}
-    read = {day for own in window.values() for day in own}
-    for name in dataset.versioned:
-        reference = dataset.references[name]
-        prints = fingerprints_of_days(reference, reference_file(loaded, layout, name), reference.path, read)
-        for day, own in window.items():
-            found[day][name] = digest([prints[one] for one in own])
-    return found
-
-
-def _fingerprint(file: Location, name: str) -> str:
-    with read_from(f"the file of reference {name}"):
-        return file.sha256()
-
-
-def reference_file(loaded: LoadedDataset, layout: Layout, name: str) -> Location:
-    """The file of a reference.
-
-    Raises:
-        SourceError: it is not there.
-        LayoutError: a link leads out of the sources folder.
-    """
-    relative = loaded.dataset.references[name].path
-    file = layout.source(relative)
-    if not file.is_there():
-        raise SourceError(
-            f"{loaded.name}: the file of reference {name}, {relative}, is not in {layout.sources}; "
-            f"put it there, or correct references.{name}.path in dataset.yaml"
-        )
-    require_no_folder(file, relative)
-    return file
 
 
 def reference_stamps(loaded: LoadedDataset, layout: Layout) -> Mapping[str, tuple[object, ...]]:

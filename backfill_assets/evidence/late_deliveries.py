@@ -19,8 +19,9 @@ from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.sources import OnMissing
 from backfill_assets.evidence.contents import published_among
 from backfill_assets.evidence.gaps import gaps_of, last_schedule
-from backfill_assets.evidence.inputs import Deliveries, force_by_day, origins, reference_fingerprints
+from backfill_assets.evidence.inputs import Deliveries, force_by_day, origins
 from backfill_assets.evidence.known_deliveries import KnownDeliveries, SourceFingerprints, new_files
+from backfill_assets.evidence.references import reference_fingerprints
 from backfill_assets.storage.sources import SourceFile
 from backfill_assets.warehouse import OnWarehouse
 
@@ -111,7 +112,7 @@ class LateDeliveries(OnWarehouse):
         return tuple(d for d in gaps_of(dataset, published, moment) if d >= _with_its_month(dataset, first))
 
     def _references(self, loaded: LoadedDataset, days: Days) -> _Prints:
-        """The fingerprints of the references of each day; none if they cannot be read: building a day reports it."""
+        """The fingerprints of the references of unpublished days; none if they cannot be read: building a day reports it."""
         try:
             return reference_fingerprints(loaded, self.layout, days) if loaded.dataset.references and days else {}
         except (LayoutError, SourceError, StorageError):

@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 from backfill_assets.core.canonical import plain
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line
-from backfill_assets.dataset.sources import CsvOptions, Format, NamedBy, Reference
+from backfill_assets.dataset.references import Reference
+from backfill_assets.dataset.sources import CsvOptions, Format, NamedBy
 from backfill_assets.storage.location import Location
 from backfill_assets.storage.text_files import BLANK, columns_of, headline, lines_in, readable, require_names
 

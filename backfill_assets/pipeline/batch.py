@@ -21,9 +21,11 @@ from backfill_assets.core.unit import LOCK_WAIT, Attempt, StagedDay, Unit
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.parts import code_parts
+from backfill_assets.dataset.references import seen_alike
 from backfill_assets.evidence.basis import Behind, CurrentBasis
 from backfill_assets.evidence.inputs import awaited_in, by_delivery_day, source_state, week_before
 from backfill_assets.evidence.readiness import Readiness
+from backfill_assets.evidence.references import keep_versions
 from backfill_assets.evidence.relaunches import UpstreamPlaces, absent_before
 from backfill_assets.pipeline.build import Audit, build_shadow, built_alone
 from backfill_assets.pipeline.differences import Question, row_differences
@@ -100,7 +102,7 @@ class Pipeline(Landing):
     def _plain_stamps(self, name: str) -> Mapping[str, tuple[object, ...]]:
         """The stamps of the references that a staging model sees."""
         dataset, stamps = self.datasets[name].dataset, self.basis.reference_stamps(name)
-        return {one: stamps[one] for one in dataset.references if one not in dataset.versioned}
+        return {one: stamps[one] for one in seen_alike(dataset.references)}
 
     def days_to_stage(self, name: str, days: Days) -> Days:
         """The days that are not staged from their current deliveries, references and code, or whose files were replaced."""
@@ -157,9 +159,11 @@ class Pipeline(Landing):
             versions = {above: self.tables[above].version() for above in loaded.dataset.upstream}
             # Read before staging: a change meanwhile leaves stale evidence, never evidence that is too fresh.
             behind, upstream = self.basis.behind(name, days), self.basis.upstream(name, days, unit)
+            prints = {day: one.references for day, one in behind.items()}
+            keep_versions(loaded, self.layout, prints)
             self.stage(spark, name, read, live=unit.live)
             staged = self._staged_by_this_code(name, read)
-            frames = self._frames(spark, unit, attempt)
+            frames = self._frames(spark, unit, attempt, prints)
             # Checked after the digest of the upstream: a rollback to other files in between makes the evidence stale.
             require_declared_columns(self.layout, frames.upstreams)
             provisional = frozenset(day for day, one in behind.items() if awaited_in(one.deliveries))
@@ -200,10 +204,12 @@ class Pipeline(Landing):
             for day, basis in bases.items()
         ]  # fmt: skip
 
-    def _frames(self, spark: SparkSession, unit: Unit, attempt: Attempt) -> Frames:
+    def _frames(
+        self, spark: SparkSession, unit: Unit, attempt: Attempt, prints: Mapping[dt.date, Mapping[str, str]]
+    ) -> Frames:
         name, days = attempt.dataset, attempt.days
         upstreams = self.sources.of(unit, name, days)
-        return Frames(spark, self.datasets[name], self.layout, attempt.folder, days, upstreams)
+        return Frames(spark, self.datasets[name], self.layout, attempt.folder, days, upstreams, prints)
 
     def _upstream_written(self, name: str, days: Days, versions: Mapping[str, int]) -> bool:
         """Whether upstream days of these days had other files in any table version since the given `versions`."""
@@ -290,7 +296,7 @@ class Pipeline(Landing):
         staged = self._staged_by_this_code(name, own)
         # The layout is read before the figures: a write in between leaves stale evidence, never evidence that is too fresh.
         active = self.tables[name].active({near for day in days for near in week_around(day)})
-        frames = self._frames(spark, unit, attempt)
+        frames = self._frames(spark, unit, attempt, {day: one.references for day, one in pending.items()})
         sides = measure(frames)
         upstreams = self._upstreams(frames)
         golden = golden_counts(frames)
@@ -347,7 +353,7 @@ class Pipeline(Landing):
 
     def _alone(self, frames: Frames, unit: Unit, attempt: Attempt, sides: Mapping[dt.date, Sides]) -> tuple[Alone, ...]:
         """Some days of an attempt, also built alone for the check `same_alone`."""
-        chosen = days_to_build_alone(frames.dataset, attempt.days, f"{unit.id} {attempt.number}")
+        chosen = days_to_build_alone(frames.dataset, attempt.days, f"{unit.id} {attempt.number}", frames.prints)
         return built_alone(frames, {day: self.sources.of(unit, attempt.dataset, (day,)) for day in chosen}, sides)
 
     def _source(self, spark: SparkSession, name: str, days: Days) -> Mapping[dt.date, SourceState]:

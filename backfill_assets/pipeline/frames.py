@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
 import pyarrow as pa
@@ -16,9 +16,11 @@ from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
+from backfill_assets.dataset.references import seen_by_day
 from backfill_assets.delta.opening import is_table, table_at
 from backfill_assets.delta.reading import files_of_days
 from backfill_assets.evidence.basis import UpstreamDays, table_of_place
+from backfill_assets.evidence.references import Prints
 from backfill_assets.pipeline.run_models import reference_tables
 from backfill_assets.pipeline.stage import staged_table
 from backfill_assets.pipeline.tables import in_days, read_days, read_table, with_declared_columns
@@ -31,7 +33,8 @@ from backfill_assets.storage.location import Location
 class Frames:
     """The tables for some days of a shadow, each opened on first use and then kept.
 
-    `folder` is the shadow's folder below the published table; `upstreams` are the upstream days that it was built from.
+    `folder` is the shadow's folder below the published table; `upstreams` are the upstream days that it was built from, and
+    `prints` the fingerprints of its references by day and name.
     """
 
     spark: SparkSession
@@ -40,6 +43,7 @@ class Frames:
     folder: str
     days: tuple[dt.date, ...]
     upstreams: Sequence[UpstreamDays] = ()
+    prints: Prints = field(default_factory=dict)
 
     @property
     def dataset(self) -> Dataset:
@@ -70,7 +74,7 @@ class Frames:
     @cached_property
     def references(self) -> Mapping[str, DataFrame]:
         """Every reference by name, for all days of the shadow and of their windows; see `reference_tables`."""
-        return reference_tables(self.spark, self.loaded, self.layout, self.dataset.days_read(self.days))
+        return reference_tables(self.spark, self.loaded, self.layout, self.dataset.days_read(self.days), self.prints)
 
     @cached_property
     def upstream(self) -> Mapping[str, DataFrame]:
@@ -88,7 +92,7 @@ class Frames:
 
     def _reference(self, name: str, days: tuple[dt.date, ...]) -> DataFrame:
         table = self.references[name]
-        if name not in self.dataset.versioned or days == self.days:
+        if name not in seen_by_day(self.dataset.references) or days == self.days:
             return table
         return table.where(in_days(self.dataset.partition_column, self.dataset.days_read(days)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -19,8 +20,11 @@ from backfill_assets.core.measured import Alone, Compared, DayMeasurement, RowCo
 from backfill_assets.core.text import number_of
 from backfill_assets.dataset.checks import measure_of, metric_names
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.references import as_published, seen_by_day
 from backfill_assets.dataset.sources import Golden
 
+_NO_PRINTS: Final[Mapping[dt.date, Mapping[str, str]]] = {}
+_MOST_VERSIONS: Final = 5
 FIRST_ROWS: Final = "first load of the day: nothing is published to compare with"
 _REMEDY = (
     "the fact model uses days that another launch would not read; let it use for each day only the days that it "
@@ -28,18 +32,26 @@ _REMEDY = (
 )
 
 
-def days_to_build_alone(dataset: Dataset, days: Sequence[dt.date], seed: str) -> tuple[dt.date, ...]:
+def days_to_build_alone(
+    dataset: Dataset, days: Sequence[dt.date], seed: str, prints: Mapping[dt.date, Mapping[str, str]] = _NO_PRINTS
+) -> tuple[dt.date, ...]:
     """The last day of a batch, which has most days before it, and one drawn by the seed; none if no day sees another.
 
-    Where days look ahead, also the first one, which has most days after it. A model that forgets the day of a reference with
-    versions sees those of all days of the batch.
+    Where days look ahead, also the first one, which has most days after it. A model that forgets the day of a reference of which
+    each day sees rows of its own sees those of all days of the batch: so also a day of each version (`prints`), of five at most,
+    those that the fewest days see.
     """
-    if not (dataset.has_window or dataset.versioned) or len(days) <= 1:
+    if not (dataset.has_window or seen_by_day(dataset.references)) or len(days) <= 1:
         return ()
     *others, last = sorted(days)
     drawn = others[int(digest([seed, *map(str, others)])[:12], 16) % len(others)]
     first = others[:1] if dataset.lookahead_days else []
-    return tuple(sorted({*first, drawn, last}))
+    kept = sorted(as_published(dataset.references))
+    versions = {day: [prints[day][name] for name in kept] for day in days} if kept else {}
+    counts = Counter(map(tuple, versions.values()))
+    rare = {tuple(versions[day]): day for day in versions}
+    few = [rare[version] for version in sorted(rare, key=lambda one: (counts[one], one))[:_MOST_VERSIONS]]
+    return tuple(sorted({*first, *few, drawn, last}))
 
 
 def judge_alone(alone: Sequence[Alone]) -> CheckOutcome:

@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from backfill_assets.dataset.checks import ReferenceCheck
+from backfill_assets.dataset.references import seen_by_day
 from backfill_assets.pipeline.frames import Frames
 
 _READ_BY: Final = "_read_by"
@@ -30,7 +31,7 @@ def with_matches(frame: DataFrame, frames: Frames) -> DataFrame:
         else:
             keys = found.groupBy(*names.values()).agg(F.max(F.lit(1)).alias(_mark(name)))
         same = [frame[own] == keys[names[to]] for own, to in pairs]
-        small = check.reference in frames.references and check.reference not in frames.dataset.versioned
+        small = check.reference in frames.references.keys() - seen_by_day(frames.dataset.references)
         frame = frame.join(F.broadcast(keys) if small else keys, reduce(Column.__and__, same), "left")
     return frame
 
@@ -39,7 +40,7 @@ def _referred(check: ReferenceCheck, frames: Frames) -> tuple[DataFrame, list[tu
     """The rows that a check refers to, and the pairs of columns that must be equal: our own, and the one there."""
     pairs, own_day = list(zip(check.columns, check.to, strict=True)), frames.dataset.partition_column
     if check.reference in frames.references:
-        by_day = [(own_day, own_day)] if check.reference in frames.dataset.versioned else []
+        by_day = [(own_day, own_day)] if check.reference in seen_by_day(frames.dataset.references) else []
         return frames.references[check.reference], [*pairs, *by_day]
     # A day finds only the upstream days that it reads: it must not depend on the batch in which it is built.
     (day,) = (one.loaded.dataset.partition_column for one in frames.upstreams if one.loaded.name == check.reference)

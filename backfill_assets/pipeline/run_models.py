@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import reduce
 from types import ModuleType
 from typing import Any, Final, cast
 
@@ -16,11 +17,13 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from backfill_assets.campaign.execution import PINNED
+from backfill_assets.core.days import Days
 from backfill_assets.core.errors import BackfillError, ModelError
 from backfill_assets.dataset.loaded import Language, LoadedDataset, Model
+from backfill_assets.dataset.references import Reference, as_published, seen_alike, seen_by_day
 from backfill_assets.dataset.running import running
-from backfill_assets.dataset.sources import Reference, ReferenceFile
-from backfill_assets.evidence.inputs import reference_file
+from backfill_assets.dataset.sources import ReferenceFile
+from backfill_assets.evidence.references import Prints, days_by_version, file_of, reference_file, shown_version
 from backfill_assets.pipeline.formats import cells_of, columns_in, headers_of, lines_of, require_columns
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, typed_rows
 from backfill_assets.pipeline.reads import parts, undeclared, undeclared_in_request
@@ -209,26 +212,34 @@ def plain_references(spark: SparkSession, loaded: LoadedDataset, layout: Layout)
     Raises:
         SourceError: a file is missing or has other columns than declared.
     """
-    plain = (name for name in loaded.dataset.references if name not in loaded.dataset.versioned)
-    return {name: _read_reference(spark, loaded, layout, name) for name in plain}
+    return {name: _read_reference(spark, loaded, layout, name) for name in seen_alike(loaded.dataset.references)}
 
 
 def reference_tables(
-    spark: SparkSession, loaded: LoadedDataset, layout: Layout, days: Collection[dt.date]
+    spark: SparkSession,
+    loaded: LoadedDataset,
+    layout: Layout,
+    days: Collection[dt.date],
+    prints: Prints,
 ) -> dict[str, DataFrame]:
-    """Every reference as fact models see it: those with versions have the rows that are valid on each of the days.
+    """Every reference as fact models see it: those with versions have the rows that each of the days sees.
+
+    `prints` has the fingerprints of references by day and name (`References`).
 
     Raises:
-        SourceError: a file is missing or has other columns than declared.
+        SourceError: a file is missing or damaged, or has other columns than declared.
     """
-    dataset = loaded.dataset
-    versions = {
-        name: _valid_on(
-            _read_reference(spark, loaded, layout, name), dataset.references[name], dataset.partition_column, days
-        )
-        for name in dataset.versioned
-    }
-    return {**plain_references(spark, loaded, layout), **versions}
+    references, partition = loaded.dataset.references, loaded.dataset.partition_column
+    tables = plain_references(spark, loaded, layout)
+    for name in seen_by_day(references):
+        if name in as_published(references) and days:
+            versions = days_by_version({day: prints[day] for day in days}, name).items()
+            files = [(_read_version(spark, loaded, layout, name, version, own), own) for version, own in versions]
+        else:
+            files = [(_read_reference(spark, loaded, layout, name), tuple(days))]
+        frames = (_seen_on(rows, references[name], partition, own) for rows, own in files)
+        tables[name] = reduce(DataFrame.unionByName, frames)
+    return tables
 
 
 def _read_reference(spark: SparkSession, loaded: LoadedDataset, layout: Layout, name: str) -> DataFrame:
@@ -236,11 +247,20 @@ def _read_reference(spark: SparkSession, loaded: LoadedDataset, layout: Layout, 
     return read_file(spark, reference, reference_file(loaded, layout, name), reference.path)
 
 
-def _valid_on(rows: DataFrame, reference: Reference, partition: str, days: Collection[dt.date]) -> DataFrame:
-    """The rows that are valid on each of these days, once for each day."""
-    first, after = map(F.col, reference.valid or ())
-    missing = F.raise_error(F.lit(f"{reference.path}: a row does not say from which day on it is valid")).cast("date")
+def _read_version(
+    spark: SparkSession, loaded: LoadedDataset, layout: Layout, name: str, version: str, days: Days
+) -> DataFrame:
+    reference, file = loaded.dataset.references[name], file_of(loaded, layout, name, version, days)
+    return read_file(spark, reference, file, shown_version(reference.path, version))
+
+
+def _seen_on(rows: DataFrame, reference: Reference, partition: str, days: Collection[dt.date]) -> DataFrame:
+    """The rows that each of these days sees, once for each day."""
     asked = F.array(*(F.lit(day) for day in sorted(days))).cast("array<date>")
+    if reference.valid is None:
+        return rows.withColumn(partition, F.explode(asked)).select(*reference.types_seen(partition))
+    first, after = map(F.col, reference.valid)
+    missing = F.raise_error(F.lit(f"{reference.path}: a row does not say from which day on it is valid")).cast("date")
     own = F.filter(asked, lambda day: (F.coalesce(first, missing) <= day) & (after.isNull() | (day < after)))
     return rows.withColumn(partition, F.explode(own)).select(*reference.types_seen(partition))
 

@@ -20,6 +20,7 @@ from backfill_assets.core.unit import StagedDay
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.reading import Deduplicate
+from backfill_assets.dataset.references import seen_alike
 from backfill_assets.delta.opening import is_table, table_at, tables_in
 from backfill_assets.delta.reading import digests_by_day, rows_by_day
 from backfill_assets.delta.shadows import kept
@@ -201,7 +202,7 @@ def vacuum_staging(
 
 def _empty_tables(spark: SparkSession, loaded: LoadedDataset) -> Mapping[str, DataFrame]:
     raw = T.StructType([*struct_of(loaded.dataset.feed.types).fields, T.StructField(LINEAGE, _LINEAGE_TYPE)])
-    plain = (name for name in loaded.dataset.references if name not in loaded.dataset.versioned)
+    plain = seen_alike(loaded.dataset.references)
     references = {name: struct_of(loaded.dataset.references[name].types) for name in plain}
     return empty_tables(spark, {"raw": raw, **references})
 

@@ -114,7 +114,9 @@ class SparkRecomputations(OnSpark):
             for name, value in how.settings.items():
                 if name != INPUT_ROWS:
                     spark.conf.set(name, value)
-            references = reference_tables(spark, loaded, self.layout, loaded.dataset.days_read(sampled.days))
+            references = reference_tables(
+                spark, loaded, self.layout, loaded.dataset.days_read(sampled.days), sampled.references
+            )
             tables = {**upstream_tables(spark, self.layout, places), **references}
             if loaded.dataset.source is not None:
                 read = loaded.dataset.with_window(sampled.days)

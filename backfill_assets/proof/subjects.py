@@ -15,8 +15,10 @@ from backfill_assets.core.errors import ProofError
 from backfill_assets.core.unit import Unit, UnitState
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.deliveries import in_force
+from backfill_assets.dataset.references import as_published
 from backfill_assets.evidence.inputs import force_by_day
 from backfill_assets.evidence.known_deliveries import KnownDeliveries
+from backfill_assets.evidence.references import References
 from backfill_assets.evidence.relaunches import UpstreamPlaces
 from backfill_assets.warehouse import OnWarehouse
 
@@ -43,13 +45,15 @@ class RecomputedDays:
 class Sampled:
     """Days of a dataset to recompute; `upstream` has the days to read by upstream dataset and place.
 
-    A place is a shadow's folder below the published table, or empty for the published rows. `deliveries` are those in force.
+    A place is a shadow's folder below the published table, or empty for the published rows. `deliveries` are those in force;
+    `references` are their fingerprints by day and name, if published days see the versions that they were published with.
     """
 
     dataset: str
     days: tuple[dt.date, ...]
     upstream: Mapping[str, Mapping[str, tuple[dt.date, ...]]] = field(default_factory=dict)
     deliveries: tuple[Delivery, ...] = ()
+    references: Mapping[dt.date, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,9 @@ class Subjects(OnWarehouse):
         name, dataset = subject.dataset, self.definitions[subject.dataset]
         found = UpstreamPlaces(self.warehouse).of(subject.open_unit, name, subject.days)
         known = KnownDeliveries(self.warehouse).of(name, dataset.fact_delivery_days(subject.days))
-        return Sampled(name, subject.days, {days.loaded.name: days.places for days in found}, in_force(dataset, known))
+        references = References(self.warehouse).of(name, subject.days) if as_published(dataset.references) else {}
+        places = {days.loaded.name: days.places for days in found}
+        return Sampled(name, subject.days, places, in_force(dataset, known), references)
 
     def _all(self, target: str) -> Iterator[RecomputedDays]:
         campaign = next((c for c in self.ledger.campaigns() if c.id == target), None)

@@ -30,6 +30,8 @@ ADOPTED: Final = "_adopted"
 """Folder of the warehouse with a note for each adopted table."""
 RELEASES: Final = "_releases"
 """Folder of a published table for the manifests of its releases."""
+REFERENCES: Final = "_references"
+"""Folder of a published table for the versions of references that its days were built with."""
 SANDBOXES: Final = "sandbox"
 """Folder of the warehouse for copies that their users may change."""
 ORIGIN: Final = "_origin.txt"
@@ -150,6 +152,10 @@ class Layout:
     def shadow_path(self, dataset: str, folder: str) -> Location:
         """Folder of a shadow, inside the folder of the published table; raises like `raw_path`."""
         return self.published_path(dataset).below(folder)
+
+    def kept_reference(self, dataset: str, file: str) -> Location:
+        """The copy of a reference that published days see, in the folder of their table; raises like `published_path`."""
+        return self.published_path(dataset) / REFERENCES / file
 
     def data_releases_path(self) -> Location:
         """Folder of the table `data_releases`; raises like `raw_path`."""

@@ -13,6 +13,7 @@ from backfill_assets.core.delivery import Delivery
 from backfill_assets.dataset.deliveries import in_order, received
 from backfill_assets.evidence.basis import PUBLISHED, UpstreamDays
 from backfill_assets.evidence.known_deliveries import table_days, table_version
+from backfill_assets.evidence.references import reference_fingerprints
 from backfill_assets.pipeline.build import Audit, build_shadow
 from backfill_assets.pipeline.frames import Frames
 from backfill_assets.pipeline.land import land
@@ -52,7 +53,8 @@ def test_the_models_make_of_a_golden_case_what_it_expects(
         counts = stage(spark, loaded, layout, dataset.with_window(case.days), force)
         assert sum(c.outside_rows for c in counts.values()) == 0
     places = [UpstreamDays(u, {PUBLISHED: dataset.upstream_days(u.name, case.days)}) for u in case.upstreams.values()]
-    frames = Frames(spark, loaded, layout, ATTEMPT, case.days, places)
+    prints = reference_fingerprints(loaded, layout, case.days)
+    frames = Frames(spark, loaded, layout, ATTEMPT, case.days, places, prints)
     if case.expected_staging:
         staged = frames.staging(case.days).collect()
         found = differences(case.expected_staging, (row.asDict() for row in staged), dataset.key)

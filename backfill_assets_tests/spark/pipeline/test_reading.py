@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from backfill_assets.application import Application
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import SourceError
-from backfill_assets.dataset.sources import Reference
+from backfill_assets.dataset.references import Reference
 from backfill_assets.pipeline.run_models import read_file
 from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, Kit, values

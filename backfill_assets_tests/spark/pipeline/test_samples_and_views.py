@@ -14,7 +14,7 @@ from backfill_assets.core.release import ReleaseState
 from backfill_assets.core.unit import ReleaseRecord
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.delta.releases_table import ReleasesTable, projection
-from backfill_assets.evidence.inputs import reference_fingerprints
+from backfill_assets.evidence.references import reference_fingerprints
 from backfill_assets.pipeline.samples import sample
 from backfill_assets.pipeline.views import ensure_views
 from backfill_assets.storage.disk import path_of

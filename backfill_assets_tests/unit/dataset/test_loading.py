@@ -279,6 +279,29 @@ def test_versions_are_checked_by_other_columns_than_their_days(tmp_path: Path) -
     assert "checks.references.cities: cities has no column 'since'; it has city, trip_date" in days
 
 
+@pytest.mark.parametrize(
+    ("said", "beside", "expected"),
+    [
+        ("as_of: yesterday", "", "references.cities.as_of = 'yesterday':"),
+        ("renew: 2024-03-01..2024-03-02", "", "references.cities.renew: each day sees the current version anyway"),
+        ("as_of: published, renew: soon", "", "references.cities.renew = 'soon':"),
+        ("as_of: published, renew: ''", "", "references.cities.renew = '':"),
+        ("as_of: published", "lookback_days: 1\n", "references.cities.as_of: a day is built from other days as well"),
+        ("as_of: published", "lookahead_days: 1\n", "references.cities.as_of: a day is built from other days as well"),
+    ],
+)
+def test_what_a_published_day_sees_of_a_reference_is_refused_with_its_place(
+    tmp_path: Path, said: str, beside: str, expected: str
+) -> None:
+    columns = "columns: {city: string}"
+    more = "\n    ".join(said.split(", "))
+    assert columns in YAML
+    yaml = beside + YAML.replace(columns, f"{columns}\n    {more}")
+    (message,) = map(str, problems(write_dataset(tmp_path, yaml=yaml)))
+    assert expected in message
+    helpful(message, "", line=False)
+
+
 def test_all_problems_of_a_file_are_reported_together_in_the_order_of_its_lines(tmp_path: Path) -> None:
     yaml = (
         YAML.replace("type: long", "type: int").replace("2%", "2").replace("format: csv\n  path", "format: xml\n  path")

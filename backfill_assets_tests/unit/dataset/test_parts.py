@@ -13,6 +13,7 @@ from backfill_assets.dataset.load import load_dataset
 from backfill_assets.dataset.loaded import Language, LoadedDataset, Model, ModelLayer
 from backfill_assets.dataset.models import without_comments
 from backfill_assets.dataset.parts import PART_OF, CodePart, code_parts
+from backfill_assets.dataset.references import Reference
 from backfill_assets.dataset.sources import Source, Upstream
 from backfill_assets.dataset.table_source import TableSource
 
@@ -110,6 +111,7 @@ def test_a_key_that_a_later_version_adds_changes_no_part(tmp_path: Path, monkeyp
         ("key: [id]", "key: [id]\nlookahead_days: 1", {"contract"}),
         (", on_missing: pass", ", on_missing: pass, late_days: 3", {"contract"}),
         ("columns: {city: string}", "columns: {city: string, zone: string}", {"contract"}),
+        ("columns: {city: string}", "columns: {city: string}, as_of: published", {"contract"}),
     ],
 )
 def test_a_key_of_the_contract_changes_its_part_and_descriptions_change_none(
@@ -190,6 +192,16 @@ def test_each_key_of_a_source_an_upstream_and_a_column_is_looked_at() -> None:
     read = {"format", "optional", "encoding", "csv", "columns", "undeclared"}
     elsewhere = {"path", "late_days", "on_missing", "order_by", "removed_after_landing", "extract"}
     assert set(Source.model_fields) == read | elsewhere
+    of_references = {"path", "format", "optional", "encoding", "csv", "columns", "valid", "as_of", "renew"}
+    assert set(Reference.model_fields) == of_references
+
+
+def test_days_that_are_renewed_make_only_these_days_stale(tmp_path: Path) -> None:
+    kept = YAML.replace("columns: {city: string}", "columns: {city: string}, as_of: published")
+    renewed = kept.replace("as_of: published", "as_of: published, renew: 2026-01-03")
+    assert kept != renewed
+    one, other = (code_parts(loaded(tmp_path / "trips", yaml=yaml)) for yaml in (kept, renewed))
+    assert one == other
 
 
 def test_what_a_model_imports_counts_without_its_comments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

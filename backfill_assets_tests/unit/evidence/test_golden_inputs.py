@@ -14,7 +14,8 @@ from deltalake import DeltaTable, write_deltalake
 from backfill_assets.core.errors import SourceError
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import Catalog
-from backfill_assets.dataset.sources import Format, Golden, Reference
+from backfill_assets.dataset.references import Reference
+from backfill_assets.dataset.sources import Format, Golden
 from backfill_assets.evidence.basis import CurrentBasis
 from backfill_assets.evidence.inputs import fact_inputs
 from backfill_assets.storage.disk import path_of

@@ -17,8 +17,9 @@ from backfill_assets.core.unit import Hold, LateData, UnitState
 from backfill_assets.dataset.extracts import Extract
 from backfill_assets.dataset.loaded import Catalog
 from backfill_assets.dataset.reading import reading_of
+from backfill_assets.dataset.references import Reference
 from backfill_assets.dataset.releasing import Live, Provisional
-from backfill_assets.dataset.sources import Format, OnMissing, Reference
+from backfill_assets.dataset.sources import Format, OnMissing
 from backfill_assets.evidence.late_deliveries import LateDeliveries
 from backfill_assets.evidence.stale import StaleCause, Staleness
 from backfill_assets.storage.disk import OnDisk, path_of

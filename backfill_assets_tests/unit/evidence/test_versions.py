@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from backfill_assets.core.days import day_range
 from backfill_assets.core.errors import SourceError
-from backfill_assets.dataset.sources import Reference
+from backfill_assets.dataset.references import Reference
 from backfill_assets.evidence.versions import fingerprints_of_days
 from backfill_assets.storage.disk import OnDisk
 

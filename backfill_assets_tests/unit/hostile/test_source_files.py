@@ -25,8 +25,10 @@ from pydantic import ValidationError
 
 from backfill_assets.core.errors import BackfillError, LayoutError, SourceError
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.sources import CsvOptions, Encoding, FileColumn, Files, Format, Reference
-from backfill_assets.evidence.inputs import golden_fingerprints, reference_fingerprints
+from backfill_assets.dataset.references import Reference
+from backfill_assets.dataset.sources import CsvOptions, Encoding, FileColumn, Files, Format
+from backfill_assets.evidence.inputs import golden_fingerprints
+from backfill_assets.evidence.references import reference_fingerprints
 from backfill_assets.pipeline.formats import require_columns
 from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.layout import Layout

@@ -85,7 +85,7 @@ class Runs:
             settings=settings,
             clock=clock,
             session=self._session,
-            dataset=lambda _: SimpleNamespace(has_own_window=self.has_own_window),
+            dataset=lambda _: SimpleNamespace(has_own_window=self.has_own_window, provisional=None),
         )
         self.has_own_window = False
         self.outage: EngineError | None = None

@@ -11,6 +11,8 @@ from backfill_assets.core.days import day_range
 from backfill_assets.core.measured import Alone
 from backfill_assets.dataset.checks import checks_of
 from backfill_assets.dataset.definition import Dataset
+from backfill_assets.dataset.references import AsOf, Reference
+from backfill_assets.dataset.sources import Format
 from backfill_assets.pipeline.judge_rows import days_to_build_alone, judge_alone
 from backfill_assets_tests.harness.tables import dataset, derived
 
@@ -59,3 +61,15 @@ def test_one_day_that_does_not_come_out_the_same_fails_the_batch_and_is_named() 
     found = judge_alone((Alone(DAYS[0], 5, 0), Alone(DAYS[8], 7, 3)))
     assert (found.passed, found.found) == (False, "2024-03-09: 3 of 7 rows differ when built alone")
     assert judge_alone((Alone(DAYS[0], 5, 0), Alone(DAYS[8], 7, 0))).found == "the same on 2024-03-01, 2024-03-09"
+
+
+def test_a_day_of_each_version_that_few_days_see_is_built_alone() -> None:
+    costs = Reference(format=Format.csv, path="c.csv", as_of=AsOf.published, columns={"kind": "string"})
+    dated = dataset().model_copy(update={"references": {"costs": costs}})
+    usual = {day: {"costs": "b"} for day in DAYS}
+    odd = DAYS[1]
+    for number in range(20):
+        chosen = days_to_build_alone(dated, DAYS, f"u {number}", {**usual, odd: {"costs": "a"}})
+        assert {odd, DAYS[-1]} <= set(chosen)
+    each = {day: {"costs": str(number)} for number, day in enumerate(DAYS)}
+    assert len(days_to_build_alone(dated, DAYS, "u", each)) <= 7

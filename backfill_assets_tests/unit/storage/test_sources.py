@@ -16,13 +16,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from backfill_assets.core.content import UNKNOWN_ORIGIN
 from backfill_assets.core.delivery import Delivery
 from backfill_assets.core.errors import LayoutError, SourceError, StorageError
 from backfill_assets.dataset.loaded import LoadedDataset
-from backfill_assets.dataset.sources import FileColumn, Files, Format, Golden, Reference
+from backfill_assets.dataset.references import AsOf, Reference
+from backfill_assets.dataset.sources import FileColumn, Files, Format, Golden
 from backfill_assets.dataset.table_source import TableSource
-from backfill_assets.evidence.inputs import golden_fingerprints, reference_fingerprints
+from backfill_assets.evidence.inputs import golden_fingerprints
 from backfill_assets.evidence.known_deliveries import table_version
+from backfill_assets.evidence.references import file_of, keep_versions, reference_fingerprints
 from backfill_assets.pipeline.formats import require_columns
 from backfill_assets.storage.bucket import InBucket, bucket_of
 from backfill_assets.storage.disk import OnDisk, path_of
@@ -265,4 +268,55 @@ def test_nothing_counts_as_gone_or_empty_while_the_store_refuses(
         lambda: golden_fingerprints(of_all, layout, [D1]),
     ):
         with pytest.raises(StorageError, match=r"s3://lake/sources.*refuses access"):
+            call()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_a_version_of_a_reference_is_kept_verified_and_never_replaced(
+    trips: LoadedDataset, home: Location, suffix: str
+) -> None:
+    layout = Layout(home / "warehouse", home / "sources")
+    cities = Reference(format=Format.csv, path=f"cities{suffix}", columns={"city": "string"}, as_of=AsOf.published)
+    kept = replace(trips, dataset=trips.dataset.model_copy(update={"references": {"cities": cities}}))
+
+    def prints(published: Mapping[dt.date, str] = {}) -> dict[dt.date, str]:
+        found = reference_fingerprints(kept, layout, [D1, D2], {day: {"cities": one} for day, one in published.items()})
+        return {day: one["cities"] for day, one in found.items()}
+
+    def keep(version: str) -> None:
+        keep_versions(kept, layout, {D1: {"cities": version}})
+
+    put(layout, cities.path, "city\nParis\n")
+    first = prints()[D1]
+    assert prints() == {D1: first, D2: first}
+    assert first == hashlib.sha256(b"city\nParis\n").hexdigest()
+    source = layout.source(cities.path)
+    assert file_of(kept, layout, "cities", first, (D1,)) == source
+    for _ in range(2):
+        keep(first)
+    put(layout, cities.path, "city\nRome\n")
+    second = prints()[D2]
+    assert prints({D1: first}) == {D1: first, D2: second}
+    copy = file_of(kept, layout, "cities", first, (D1,))
+    assert (copy.text(), copy.suffix) == ("city\nParis\n", source.suffix)
+    # A reference that the day was built without has no version yet; what is not known is refused.
+    assert reference_fingerprints(kept, layout, [D1], {D1: {}}) == {D1: {"cities": second}}
+    with pytest.raises(SourceError, match=f"trips {D1}: it is not known with which version of reference cities"):
+        keep(prints({D1: UNKNOWN_ORIGIN})[D1])
+    with pytest.raises(SourceError, match=f"trips {D1} sees is neither there nor in the sources"):
+        file_of(kept, layout, "cities", "0" * 64, (D1,))
+    # Later files may have another ending.
+    other = replace(
+        kept,
+        dataset=kept.dataset.model_copy(update={"references": {"cities": cities.model_copy(update={"path": "c.txt"})}}),
+    )
+    assert file_of(other, layout, "cities", first, (D1,)) == copy
+    copy.remove()
+    with pytest.raises(
+        SourceError, match=r"is neither there nor in the sources\. If the file was replaced just now, launch again"
+    ):
+        keep(first)
+    copy.write("city\nOslo\n")
+    for call in (lambda: file_of(kept, layout, "cities", first, (D1,)), lambda: keep(first)):
+        with pytest.raises(SourceError, match="its bytes are no longer those of the version of reference cities"):
             call()

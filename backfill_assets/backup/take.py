@@ -120,7 +120,10 @@ class TakeBackup(OnWarehouse):
         for name in self.datasets:
             for file, days in References(self.warehouse).lost(name).items():
                 place = f"{Layer.published}/{name}/{REFERENCES}/{file}"
-                if place in known or self.layout.kept_reference(name, file).is_there():
+                # Its files may have had another ending.
+                version = place.removesuffix(Path(file).suffix)
+                is_saved = any(path.startswith(version) for path in known)
+                if is_saved or self.layout.kept_reference(name, file).is_there():
                     raise BackupError(
                         f"{place}: the version of a reference that {name} {format_days(days, most=3)} sees is lost or altered. No "
                         "backup is made; see: backfill doctor"

@@ -74,7 +74,7 @@ class Dataset(Part):
     lookback_days: Annotated[int, Field(ge=0, le=366)] = 0
     lookahead_days: Annotated[int, Field(ge=0, le=366)] = Field(
         default=0,
-        description="Later days that the fact model needs to see for a day, which is published when they have landed.",
+        description="Later days that the fact model needs; a day is published when they have landed, or before, as provisional.",
     )
     provisional: Provisional | None = Field(
         default=None,
@@ -287,7 +287,7 @@ class Dataset(Part):
         return self.newest_over(local - ONE_DAY if self.provisional is not None and now < begins else now)
 
     def newest_due(self, now: dt.datetime) -> dt.date:
-        """The newest day at an aware moment that is over, and after it all days that its release group looks ahead to."""
+        """The newest day at an aware moment that is over, and after it all days that its release group waits for."""
         over = self.newest_over(now)
         return over if over == self.end else over - self.lag_days * ONE_DAY
 

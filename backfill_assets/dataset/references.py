@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 from backfill_assets.core.days import parse_days
 from backfill_assets.core.errors import InvalidDayError
 from backfill_assets.core.fields import Name
-from backfill_assets.dataset.sources import ReferenceFile
+from backfill_assets.dataset.sources import NamedBy, ReferenceFile
 
 if TYPE_CHECKING:
     from backfill_assets.dataset.definition import Dataset
@@ -103,6 +103,10 @@ def version_misfits(dataset: Dataset) -> Iterator[tuple[tuple[str, ...], str]]:
         if name in kept and dataset.has_window:
             where = ("references", name, "as_of")
             text = "a day is built from other days as well, which may have been published with other versions; leave as_of out"
+            yield where, f"{'.'.join(where)}: {text}"
+        if name in kept and dataset.references[name].named_by is NamedBy.place:
+            where = ("references", name, "as_of")
+            text = "a file without a header is read by the order of its columns, which may have been another one; leave as_of out"
             yield where, f"{'.'.join(where)}: {text}"
     for name, reference in dataset.references.items():
         if reference.renew is not None and name not in kept:

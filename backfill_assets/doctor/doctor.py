@@ -80,7 +80,7 @@ class Doctor(OnWarehouse):
         yield from _examined(SOURCES, exam.of_sources(self.layout))
 
     def _versions(self, name: str) -> Iterator[Finding]:
-        """Versions of references that published days see and that are no longer kept."""
+        """Versions of references that published days see and that are not kept, or damaged."""
         lost = References(self.warehouse).lost(name) if name in self.datasets else {}
         for file, days in sorted(lost.items()):
             place = self.layout.kept_reference(name, file)

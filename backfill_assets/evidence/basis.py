@@ -195,6 +195,13 @@ class CurrentBasis(OnWarehouse):
         contents = self._published.supposed_contents(dataset, days)
         return {day: names for day, one in contents.items() if (names := awaited_in(one.deliveries or ()))}
 
+    def of_unknown_origin(self, dataset: str, days: Collection[dt.date]) -> tuple[dt.date, ...]:
+        """The days of which only their published rows can tell whether they are provisional; none where no days are."""
+        if self.datasets[dataset].dataset.provisional is None or IS_PROVISIONAL not in self.tables[dataset].types():
+            return ()
+        contents = self._published.supposed_contents(dataset, days)
+        return tuple(day for day in days if day not in contents or contents[day].deliveries is None)
+
     def _known_contents(self, dataset: str, days: Collection[dt.date]) -> Mapping[dt.date, Content]:
         active = self.tables[dataset].active(days)
         return self.ledger.contents(dataset, {d: layout_digest(files) for d, files in active.items() if files})

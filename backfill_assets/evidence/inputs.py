@@ -30,7 +30,7 @@ Deliveries = Mapping[dt.date, Sequence[Delivery]]
 GOLDEN: Final = "golden:"
 """The beginning of the names of golden sources among fingerprints, which references do not have."""
 _AWAITED: Final = "awaited:"
-"""The beginning of a day among the origins of another one that looks ahead to it, if it is not over yet."""
+"""The beginning of a day among the origins of another one that looks ahead to it, if it is not over, or has not landed."""
 _WEEK: Final = 7
 """How many earlier days are searched for a delivery with the same content."""
 _NONE: Final[Mapping[dt.date, int]] = {}

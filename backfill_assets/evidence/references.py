@@ -26,9 +26,9 @@ from backfill_assets.storage.location import Copied, Location
 from backfill_assets.storage.sources import read_from, require_no_folder
 from backfill_assets.warehouse import OnWarehouse
 
-Prints = Mapping[dt.date, Mapping[str, str]]
+FingerprintsByDay = Mapping[dt.date, Mapping[str, str]]
 """Fingerprints of references by day and name."""
-_NONE: Final[Prints] = {}
+_NONE: Final[FingerprintsByDay] = {}
 _SHOWN: Final = 12
 
 
@@ -36,7 +36,7 @@ _SHOWN: Final = 12
 class References(OnWarehouse):
     """The references that each day of a dataset would be built from now."""
 
-    def of(self, name: str, days: Collection[dt.date]) -> Prints:
+    def of(self, name: str, days: Collection[dt.date]) -> FingerprintsByDay:
         """Fingerprints of every reference by day and name; see `reference_fingerprints`."""
         loaded = self.datasets[name]
         published = self._published(name, days) if as_published(loaded.dataset.references) else _NONE
@@ -49,16 +49,25 @@ class References(OnWarehouse):
         active = self.tables[name].active() if kept and self.tables[name].exists() else {}
         published = self._published(name, [day for day, files in active.items() if files]) if active else _NONE
         for one in kept:
-            seen = _kept(loaded, one, published)
+            known = _kept(loaded, one, published).keys()
+            seen = _versions(loaded, self.layout, one, known, published) if known else {}
             for version, days in _by_version(seen).items():
-                try:
-                    if version != UNKNOWN_ORIGIN:
-                        file_of(loaded, self.layout, one, version, days)
-                except SourceError:
-                    lost[_copy(loaded, self.layout, one, version).name] = days
+                if version != UNKNOWN_ORIGIN and not self._is_whole(loaded, one, version, days):
+                    file = _copy(loaded, self.layout, one, version).name
+                    lost[file] = tuple(sorted({*lost.get(file, ()), *days}))
         return lost
 
-    def _published(self, name: str, days: Collection[dt.date]) -> Prints:
+    def _is_whole(self, loaded: LoadedDataset, name: str, version: str, days: Days) -> bool:
+        copy = _copy(loaded, self.layout, name, version)
+        if copy.is_there():
+            return _sha256(copy, name) == version
+        try:
+            file_of(loaded, self.layout, name, version, days)
+        except SourceError:
+            return False
+        return True
+
+    def _published(self, name: str, days: Collection[dt.date]) -> FingerprintsByDay:
         """The fingerprints that published days were built with; `UNKNOWN_ORIGIN` instead of what is not known."""
         unknown = dict.fromkeys(as_published(self.datasets[name].dataset.references), UNKNOWN_ORIGIN)
         contents = Contents(self.warehouse).supposed_contents(name, days)
@@ -94,8 +103,8 @@ def plain_fingerprints(loaded: LoadedDataset, layout: Layout) -> Mapping[str, st
 
 
 def reference_fingerprints(
-    loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], published: Prints = _NONE
-) -> Prints:
+    loaded: LoadedDataset, layout: Layout, days: Collection[dt.date], published: FingerprintsByDay = _NONE
+) -> FingerprintsByDay:
     """Fingerprints of every reference by day and name; of one with `valid`, of the rows of all days that the day reads.
 
     `published` has those that published days were built with, for references with `as_of: published`.
@@ -121,21 +130,25 @@ def reference_fingerprints(
 
 
 def _versions(
-    loaded: LoadedDataset, layout: Layout, name: str, days: Collection[dt.date], published: Prints
+    loaded: LoadedDataset, layout: Layout, name: str, days: Collection[dt.date], published: FingerprintsByDay
 ) -> Mapping[dt.date, str]:
     """The version that each day sees: that of `_kept`, otherwise the current one."""
     kept, reference = _kept(loaded, name, published), loaded.dataset.references[name]
     rest = set(days) - kept.keys()
-    if reference.valid is not None and kept:
-        # Before it was `as_published`, the fingerprint was that of the rows that are valid on the day.
-        prints = fingerprints_of_days(reference, reference_file(loaded, layout, name), reference.path, kept)
-        rest |= {day for day, version in kept.items() if version == digest([prints[day]])}
+    if reference.valid is not None:
+        # Before `as_of: published` was declared, the fingerprint was that of the rows that are valid on the day.
+        copied = {
+            one for one in {*kept.values()} if one == UNKNOWN_ORIGIN or _copy(loaded, layout, name, one).is_there()
+        }
+        if unsure := {day for day, version in kept.items() if version not in copied}:
+            prints = fingerprints_of_days(reference, reference_file(loaded, layout, name), reference.path, unsure)
+            rest |= {day for day in unsure if kept[day] == digest([prints[day]])}
     if rest:
         kept |= dict.fromkeys(rest, _sha256(reference_file(loaded, layout, name), name))
     return kept
 
 
-def _kept(loaded: LoadedDataset, name: str, published: Prints) -> dict[dt.date, str]:
+def _kept(loaded: LoadedDataset, name: str, published: FingerprintsByDay) -> dict[dt.date, str]:
     """The version of published days that were built with this reference, unless they are renewed.
 
     What a published day was built with may not be known: no file is called `UNKNOWN_ORIGIN`, so the day is not built.
@@ -155,16 +168,18 @@ def file_of(loaded: LoadedDataset, layout: Layout, name: str, version: str, days
     if version == UNKNOWN_ORIGIN:
         raise SourceError(
             f"{who}: it is not known with which version of reference {name} these days were published: the table was adopted with "
-            f"them, another writer changed them, or the ledger was restored; {renew}"
+            f"them, another writer wrote them, or the ledger was restored; {renew}"
         )
     copy = _copy(loaded, layout, name, version)
     if not copy.is_there():
         # Files of this reference had another ending once.
         copy = next(copy.parent.fitting(f"{version}.*"), copy)
     is_there = copy.is_there()
-    for file in (copy, layout.source(loaded.dataset.references[name].path)):
-        if file.is_there() and _sha256(file, name) == version:
-            return file
+    if is_there and _sha256(copy, name) == version:
+        return copy
+    source = layout.source(loaded.dataset.references[name].path)
+    if source.is_there() and _sha256(source, name) == version:
+        return source
     if is_there:
         raise SourceError(
             f"{copy}: its bytes are no longer those of the version of reference {name} that {who} sees; put that file there "
@@ -176,7 +191,7 @@ def file_of(loaded: LoadedDataset, layout: Layout, name: str, version: str, days
     )
 
 
-def keep_versions(loaded: LoadedDataset, layout: Layout, prints: Prints) -> None:
+def keep_versions(loaded: LoadedDataset, layout: Layout, prints: FingerprintsByDay) -> None:
     """Keep a copy of each version that days with these fingerprints see, if there is none yet.
 
     Raises:
@@ -199,7 +214,7 @@ def keep_versions(loaded: LoadedDataset, layout: Layout, prints: Prints) -> None
                 ) from None
 
 
-def days_by_version(prints: Prints, name: str) -> Mapping[str, Days]:
+def days_by_version(prints: FingerprintsByDay, name: str) -> Mapping[str, Days]:
     """The days that see each version of a reference."""
     return _by_version({day: own[name] for day, own in prints.items()})
 

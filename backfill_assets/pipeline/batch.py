@@ -29,7 +29,7 @@ from backfill_assets.evidence.references import keep_versions
 from backfill_assets.evidence.relaunches import UpstreamPlaces, absent_before
 from backfill_assets.pipeline.build import Audit, build_shadow, built_alone
 from backfill_assets.pipeline.differences import Question, row_differences
-from backfill_assets.pipeline.frames import Frames, require_declared_columns
+from backfill_assets.pipeline.frames import Frames, require_declared_columns, waited_for
 from backfill_assets.pipeline.golden import golden_counts, golden_samples
 from backfill_assets.pipeline.judge import judge
 from backfill_assets.pipeline.judge_rows import days_to_build_alone, schema_change
@@ -310,7 +310,7 @@ class Pipeline(Landing):
         question = Question(frames, attempt.number, sides, contract, came, went)
         with row_differences(question) as rows:
             moved = self.basis.upstream_moved(name, {day: pending[day].basis.upstream for day in question.replaced})
-            waited = self.basis.provisional(name, question.replaced)
+            waited = waited_for(frames, self.basis, question.replaced)
             evidence = []
             for day in days:
                 side, counts = sides[day], rows.counts.get(day)

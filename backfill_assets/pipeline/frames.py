@@ -10,17 +10,20 @@ from functools import cached_property, reduce
 import pyarrow as pa
 from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
+from backfill_assets.core.content import UNKNOWN_ORIGIN
 from backfill_assets.core.days import format_days
 from backfill_assets.core.errors import SourceError
 from backfill_assets.core.text import in_one_line
+from backfill_assets.dataset.consistency import IS_PROVISIONAL
 from backfill_assets.dataset.definition import Dataset
 from backfill_assets.dataset.loaded import LoadedDataset
 from backfill_assets.dataset.references import seen_by_day
 from backfill_assets.delta.opening import is_table, table_at
 from backfill_assets.delta.reading import files_of_days
-from backfill_assets.evidence.basis import UpstreamDays, table_of_place
-from backfill_assets.evidence.references import Prints
+from backfill_assets.evidence.basis import CurrentBasis, UpstreamDays, table_of_place
+from backfill_assets.evidence.references import FingerprintsByDay
 from backfill_assets.pipeline.run_models import reference_tables
 from backfill_assets.pipeline.stage import staged_table
 from backfill_assets.pipeline.tables import in_days, read_days, read_table, with_declared_columns
@@ -43,7 +46,7 @@ class Frames:
     folder: str
     days: tuple[dt.date, ...]
     upstreams: Sequence[UpstreamDays] = ()
-    prints: Prints = field(default_factory=dict)
+    prints: FingerprintsByDay = field(default_factory=dict)
 
     @property
     def dataset(self) -> Dataset:
@@ -107,6 +110,15 @@ class Frames:
     @cached_property
     def _staging(self) -> DataFrame:
         return staged_table(self.spark, self.loaded, self.layout)
+
+
+def waited_for(frames: Frames, basis: CurrentBasis, days: Collection[dt.date]) -> Mapping[dt.date, frozenset[str]]:
+    """What published days awaited, as in `CurrentBasis.provisional`; where nobody knows it, the mark in their rows counts."""
+    known, partition = basis.provisional(frames.loaded.name, days), frames.dataset.partition_column
+    if not (unknown := basis.of_unknown_origin(frames.loaded.name, days)):
+        return known
+    marked = frames.published(unknown).where(F.col(IS_PROVISIONAL)).select(partition).distinct().collect()
+    return {**known, **{row[partition]: frozenset({UNKNOWN_ORIGIN}) for row in marked}}
 
 
 def upstream_tables(

@@ -23,7 +23,13 @@ from backfill_assets.dataset.loaded import Language, LoadedDataset, Model
 from backfill_assets.dataset.references import Reference, as_published, seen_alike, seen_by_day
 from backfill_assets.dataset.running import running
 from backfill_assets.dataset.sources import ReferenceFile
-from backfill_assets.evidence.references import Prints, days_by_version, file_of, reference_file, shown_version
+from backfill_assets.evidence.references import (
+    FingerprintsByDay,
+    days_by_version,
+    file_of,
+    reference_file,
+    shown_version,
+)
 from backfill_assets.pipeline.formats import cells_of, columns_in, headers_of, lines_of, require_columns
 from backfill_assets.pipeline.parse import CORRUPT, HEADER, typed_rows
 from backfill_assets.pipeline.reads import parts, undeclared, undeclared_in_request
@@ -220,7 +226,7 @@ def reference_tables(
     loaded: LoadedDataset,
     layout: Layout,
     days: Collection[dt.date],
-    prints: Prints,
+    prints: FingerprintsByDay,
 ) -> dict[str, DataFrame]:
     """Every reference as fact models see it: those with versions have the rows that each of the days sees.
 

@@ -14,10 +14,12 @@ from backfill_assets.backup.take import TakeBackup
 from backfill_assets.core.errors import BackupError, SourceError
 from backfill_assets.evidence.references import keep_versions
 from backfill_assets.evidence.stale import StaleCause
+from backfill_assets.settings import Settings
 from backfill_assets.storage.disk import OnDisk, path_of
 from backfill_assets.storage.layout import REFERENCES
 from backfill_assets_tests.harness.without_dagster import built, judged, opened, publish
 from backfill_assets_tests.spark.pipeline.kit import D1, D2, D3, D4, STAGING, TRIPS, Kit, values
+from backfill_assets_tests.spark.workplace import OnTheTestServer
 
 COLUMNS = {**TRIPS["columns"], "cost": {"type": "decimal(9,2)"}}  # type: ignore[dict-item]
 COSTS = {
@@ -37,13 +39,13 @@ def costs(kit: Kit, rows: str, head: str = "kind,cost\n") -> None:
     kit.put("costs.csv", head + rows)
 
 
-def margins(kit: Kit, fact: str = FACT, **more: object) -> Application:
-    """The dataset with costs, and a row on each of three days."""
+def margins(kit: Kit, fact: str = FACT, server: Settings | None = None, **more: object) -> Application:
+    """The dataset with costs, and a row on each of three days; with a server for what reads published rows."""
     reference = {**COSTS, **more}
     kit.dataset(STAGING, fact, columns=COLUMNS, references={"costs": reference}, checks=CHECKS, measures={"id": {}})
     for number, day in enumerate(DAYS, 1):
         kit.deliver(day, f"{day},{number},a,10,1.00")
-    return Application(kit.settings)
+    return Application(kit.settings) if server is None else OnTheTestServer(kit.settings, server)
 
 
 def published(kit: Kit, column: str = "cost") -> dict[object, object]:
@@ -69,7 +71,9 @@ def copies(kit: Kit) -> list[str]:
     return sorted(file.read_text().rstrip() for file in folder.iterdir())
 
 
-def test_a_correction_changes_what_it_is_about_and_no_cost_of_a_published_day(kit: Kit) -> None:
+def test_a_correction_changes_what_it_is_about_and_no_cost_of_a_published_day(
+    kit: Kit, spark_settings: Settings
+) -> None:
     costs(kit, "a,1.00\n")
     publish(margins(kit), kit.spark, "trips", DAYS)
     costs(kit, "a,2.00\n")
@@ -84,7 +88,7 @@ def test_a_correction_changes_what_it_is_about_and_no_cost_of_a_published_day(ki
     costs(kit, "a,3.00\n")
     assert Application(kit.settings).staleness.of("trips").days == ()
     # An independent recomputation sees the same versions, also if the source has none of them any more.
-    (certificate,) = Application(kit.settings).prover.prove("trips", (D1, D4))
+    (certificate,) = OnTheTestServer(kit.settings, spark_settings).prover.prove("trips", (D1, D4))
     assert (certificate.passed, certificate.disagreements) == (True, ())
 
 
@@ -250,7 +254,9 @@ def test_days_that_were_published_with_versions_of_the_same_file_see_it_as_it_is
     assert published(kit) == of("1.00", "1.00", "2.00")
 
 
-def test_a_day_that_another_writer_has_changed_keeps_the_version_of_its_release(kit: Kit) -> None:
+def test_a_day_that_another_writer_has_changed_keeps_the_version_of_its_release(
+    kit: Kit, spark_settings: Settings
+) -> None:
     costs(kit, "a,1.00\n")
     application = margins(kit)
     kit.deliver(D1, f"{D1},1,a,10,1.00", f"{D1},9,a,10,1.00")
@@ -259,7 +265,7 @@ def test_a_day_that_another_writer_has_changed_keeps_the_version_of_its_release(
     table = DeltaTable(str(path_of(kit.layout.published_path("trips"))))
     table.delete("id = 9")
     table.delete("id = 2")
-    publish(margins(kit, DEARER), kit.spark, "trips", DAYS)
+    publish(margins(kit, DEARER, spark_settings), kit.spark, "trips", DAYS)
     assert {cost for _, cost in published_rows(kit)} == {Decimal("1.00")}
 
 
@@ -277,7 +283,7 @@ def test_a_day_that_was_published_without_rows_keeps_the_version_of_its_release(
     assert published(kit) == of("1.00", "1.00")
 
 
-def test_a_day_of_which_nobody_knows_what_it_was_built_with_is_refused(kit: Kit) -> None:
+def test_a_day_of_which_nobody_knows_what_it_was_built_with_is_refused(kit: Kit, spark_settings: Settings) -> None:
     costs(kit, "a,1.00\n")
     application = margins(kit)
     publish(application, kit.spark, "trips", DAYS)
@@ -291,6 +297,6 @@ def test_a_day_of_which_nobody_knows_what_it_was_built_with_is_refused(kit: Kit)
         ledger.execute("DELETE FROM evidence")
         ledger.execute("DELETE FROM contents")
     with pytest.raises(SourceError, match=f"trips {D1}: it is not known with which version of reference costs"):
-        built(margins(kit, DEARER), kit.spark, "trips", (D1,))
-    publish(margins(kit, DEARER, renew=str(D1)), kit.spark, "trips", (D1,))
+        built(margins(kit, DEARER, spark_settings), kit.spark, "trips", (D1,))
+    publish(margins(kit, DEARER, spark_settings, renew=str(D1)), kit.spark, "trips", (D1,))
     assert published(kit)[D1] == Decimal("2.00")

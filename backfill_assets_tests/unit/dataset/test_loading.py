@@ -286,6 +286,11 @@ def test_versions_are_checked_by_other_columns_than_their_days(tmp_path: Path) -
         ("renew: 2024-03-01..2024-03-02", "", "references.cities.renew: each day sees the current version anyway"),
         ("as_of: published, renew: soon", "", "references.cities.renew = 'soon':"),
         ("as_of: published, renew: ''", "", "references.cities.renew = '':"),
+        (
+            "as_of: published, csv: {header: false}",
+            "",
+            "references.cities.as_of: a file without a header is read by the",
+        ),
         ("as_of: published", "lookback_days: 1\n", "references.cities.as_of: a day is built from other days as well"),
         ("as_of: published", "lookahead_days: 1\n", "references.cities.as_of: a day is built from other days as well"),
     ],

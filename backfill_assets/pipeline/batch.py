@@ -25,7 +25,7 @@ from backfill_assets.dataset.references import seen_alike
 from backfill_assets.evidence.basis import Behind, CurrentBasis
 from backfill_assets.evidence.inputs import awaited_in, by_delivery_day, source_state, week_before
 from backfill_assets.evidence.readiness import Readiness
-from backfill_assets.evidence.references import keep_versions
+from backfill_assets.evidence.references import FingerprintsByDay, keep_versions
 from backfill_assets.evidence.relaunches import UpstreamPlaces, absent_before
 from backfill_assets.pipeline.build import Audit, build_shadow, built_alone
 from backfill_assets.pipeline.differences import Question, row_differences
@@ -204,9 +204,7 @@ class Pipeline(Landing):
             for day, basis in bases.items()
         ]  # fmt: skip
 
-    def _frames(
-        self, spark: SparkSession, unit: Unit, attempt: Attempt, prints: Mapping[dt.date, Mapping[str, str]]
-    ) -> Frames:
+    def _frames(self, spark: SparkSession, unit: Unit, attempt: Attempt, prints: FingerprintsByDay) -> Frames:
         name, days = attempt.dataset, attempt.days
         upstreams = self.sources.of(unit, name, days)
         return Frames(spark, self.datasets[name], self.layout, attempt.folder, days, upstreams, prints)

@@ -18,7 +18,7 @@ from backfill_assets.dataset.deliveries import in_force
 from backfill_assets.dataset.references import as_published
 from backfill_assets.evidence.inputs import force_by_day
 from backfill_assets.evidence.known_deliveries import KnownDeliveries
-from backfill_assets.evidence.references import References
+from backfill_assets.evidence.references import FingerprintsByDay, References
 from backfill_assets.evidence.relaunches import UpstreamPlaces
 from backfill_assets.warehouse import OnWarehouse
 
@@ -53,7 +53,7 @@ class Sampled:
     days: tuple[dt.date, ...]
     upstream: Mapping[str, Mapping[str, tuple[dt.date, ...]]] = field(default_factory=dict)
     deliveries: tuple[Delivery, ...] = ()
-    references: Mapping[dt.date, Mapping[str, str]] = field(default_factory=dict)
+    references: FingerprintsByDay = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
